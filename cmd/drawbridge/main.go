@@ -1,0 +1,14 @@
+// Command drawbridge runs agent CLIs behind a bridge. See README.md.
+package main
+
+import (
+	"os"
+
+	"github.com/drawbridge-mcp/drawbridge"
+	"github.com/drawbridge-mcp/drawbridge/internal/cli"
+)
+
+func main() {
+	drawbridge.Helper()
+	os.Exit(cli.Main())
+}

@@ -1,0 +1,141 @@
+// Package call holds the words that travel with one tool call: who it is for,
+// what was asked, what was decided and what came of it. It is a leaf.
+package call
+
+import (
+	"context"
+	"fmt"
+)
+
+// Binding says whom a run works for. It is fixed when the run starts and is
+// read from no request.
+type Binding struct {
+	Run, Workspace, Channel, User, Agent string
+}
+
+// Effects is what a tool can do to the world. The order Read < Write <
+// Destructive is one of strictness.
+type Effects string
+
+const (
+	Read        Effects = "read"
+	Write       Effects = "write"
+	Destructive Effects = "destructive"
+)
+
+// Origin is the door a request came in by.
+type Origin string
+
+const (
+	FromEndpoint Origin = "endpoint"
+	FromEmbedder Origin = "embedder"
+)
+
+// Request is one tool call as it reaches the gate.
+type Request struct {
+	// Tool is the name exactly as it was sent.
+	Tool string
+	// Arguments are the bytes exactly as they were sent; nil where the member
+	// was absent or null. The tool receives these very bytes.
+	Arguments []byte
+	Origin    Origin
+	// Attached reports whether whoever asked still waits for the answer. nil
+	// means always.
+	Attached func() bool
+}
+
+// Tool is one entry of a catalogue.
+type Tool struct {
+	Name        string
+	Description string
+	// InputSchema is a JSON Schema object, as it is listed to the client.
+	InputSchema []byte
+	Effects     Effects
+	// Validate reports how decoded arguments break InputSchema, naming the
+	// field. Set by the catalogue.
+	Validate func(args any) error
+	// Run is called by the gate and by nothing else.
+	Run func(ctx context.Context, inv Invocation) (Result, error)
+}
+
+// Invocation is what a tool gets to work with.
+type Invocation struct {
+	Binding   Binding
+	Arguments []byte // never nil: "{}" where the request had none
+}
+
+// Verdict is allow, ask or deny, in order of strictness.
+type Verdict string
+
+const (
+	Allow Verdict = "allow"
+	Ask   Verdict = "ask"
+	Deny  Verdict = "deny"
+)
+
+// Decision is a verdict and the layer and rule that made it.
+type Decision struct {
+	Verdict Verdict
+	Layer   string
+	Rule    string
+	// Reason is shown to the model with a denial. Never empty for Ask and Deny.
+	Reason string
+}
+
+// Result is what a tool answered.
+type Result struct {
+	Content []Block
+	// Structured is the verbatim structuredContent object, nil for none.
+	Structured []byte
+	IsError    bool
+	// Flags say what was changed between the tool and the client.
+	Flags Flags
+}
+
+// Block is one content block: Text, or where JSON is set that very object.
+type Block struct {
+	Text string
+	JSON []byte
+}
+
+// Flags is written to the record and, where not zero, to the result's _meta.
+type Flags struct {
+	Cut       int64 `json:"cut,omitempty"`       // bytes left out by the size limit
+	Redacted  int   `json:"redacted,omitempty"`  // known secrets masked
+	Repaired  bool  `json:"repaired,omitempty"`  // invalid UTF-8 was replaced
+	Invisible bool  `json:"invisible,omitempty"` // has characters a person can't see (kept)
+}
+
+// Text is a result of one text block.
+func Text(s string) Result { return Result{Content: []Block{{Text: s}}} }
+
+// Errorf is an isError result: words the model reads and can act on.
+func Errorf(format string, args ...any) Result {
+	r := Text(fmt.Sprintf(format, args...))
+	r.IsError = true
+	return r
+}
+
+// NotAvailable is the one answer for a name outside the scope, whether it is
+// hidden or never existed.
+type NotAvailable struct{ Tool string }
+
+func (e *NotAvailable) Error() string {
+	return fmt.Sprintf("tool '%s' is not available to this agent", Clip(e.Tool))
+}
+
+// MaxEcho is how many bytes of a client's own text are echoed in a message or
+// a record.
+const MaxEcho = 256
+
+// Clip cuts s to MaxEcho bytes on a rune boundary.
+func Clip(s string) string {
+	if len(s) <= MaxEcho {
+		return s
+	}
+	n := MaxEcho
+	for n > 0 && s[n]&0xC0 == 0x80 {
+		n--
+	}
+	return s[:n]
+}

@@ -1,0 +1,155 @@
+// Package catalogue is the tools a run could name, and the scope: the part of
+// them it may see and call. Both are frozen when they are made.
+package catalogue
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/drawbridge-mcp/drawbridge/internal/call"
+	"github.com/drawbridge-mcp/drawbridge/internal/fault"
+)
+
+// MaxName is how long a name may be as a model sees it; the model APIs refuse a
+// whole request for one longer name.
+const MaxName = 64
+
+var (
+	toolName   = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+	serverName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]{0,30}[A-Za-z0-9])?$`)
+)
+
+// Catalogue is every tool a run could name.
+type Catalogue struct {
+	tools map[string]*call.Tool
+	names []string
+}
+
+// New checks and freezes tools. A name that stands twice, a name no model API
+// takes, a schema that is not one and a tool without a function are errors of
+// kind Usage that name the tool.
+func New(tools ...call.Tool) (*Catalogue, error) {
+	c := &Catalogue{tools: make(map[string]*call.Tool, len(tools))}
+	for _, t := range tools {
+		if !toolName.MatchString(t.Name) {
+			return nil, fault.New(fault.Usage, "use 1 to 64 of the characters A-Z a-z 0-9 _ -", "tool name %q is not valid", call.Clip(t.Name))
+		}
+		if _, dup := c.tools[t.Name]; dup {
+			return nil, fault.New(fault.Usage, "give each tool a name of its own; built-in tools keep theirs", "tool %q is defined twice", t.Name)
+		}
+		if t.Run == nil {
+			return nil, fault.New(fault.Usage, "set the function that runs it", "tool %q has no function", t.Name)
+		}
+		switch t.Effects {
+		case call.Read, call.Write, call.Destructive:
+		case "":
+			t.Effects = call.Destructive
+		default:
+			return nil, fault.New(fault.Usage, "use read, write or destructive", "tool %q has unknown effects %q", t.Name, t.Effects)
+		}
+		if len(bytes.TrimSpace(t.InputSchema)) == 0 {
+			t.InputSchema = []byte(`{"type":"object"}`)
+		}
+		validate, err := compile(t.InputSchema)
+		if err != nil {
+			return nil, fault.Wrap(err, fault.Usage, `the input schema is a JSON Schema object with "type": "object"`, "input schema of tool %q", t.Name)
+		}
+		t.Validate = validate
+		c.tools[t.Name] = &t
+		c.names = append(c.names, t.Name)
+	}
+	slices.Sort(c.names)
+	return c, nil
+}
+
+// Names lists every tool, sorted.
+func (c *Catalogue) Names() []string { return slices.Clone(c.names) }
+
+// CheckServer reports whether name can be the middle of mcp__name__tool.
+// A double or edge underscore would make the parts ambiguous.
+func CheckServer(name string) error {
+	if !serverName.MatchString(name) || strings.Contains(name, "__") {
+		return fault.New(fault.Usage, "use up to 32 of A-Z a-z 0-9 _ -, beginning and ending with a letter or digit, without a double underscore", "server name %q is not valid", call.Clip(name))
+	}
+	return nil
+}
+
+// Scope is the part of a catalogue one run may see and call.
+type Scope struct {
+	tools  map[string]*call.Tool
+	names  []string
+	list   []byte
+	digest string
+}
+
+// Scope keeps the tools allowed says yes to. server is only used to check that
+// every name fits the model APIs once it is spelled mcp__server__tool.
+func (c *Catalogue) Scope(server string, allowed func(name string) bool) (*Scope, error) {
+	s := &Scope{tools: map[string]*call.Tool{}, names: []string{}}
+	var list bytes.Buffer
+	list.WriteByte('[')
+	for _, name := range c.names {
+		if !allowed(name) {
+			continue
+		}
+		if full := "mcp__" + server + "__" + name; len(full) > MaxName {
+			return nil, fault.New(fault.Usage, "shorten the server name or the tool name", "tool %q is %d characters as the model sees it (%s), and model APIs take %d", name, len(full), full, MaxName)
+		}
+		t := c.tools[name]
+		def, err := definition(t)
+		if err != nil {
+			return nil, err
+		}
+		if list.Len() > 1 {
+			list.WriteByte(',')
+		}
+		list.Write(def)
+		s.tools[name] = t
+		s.names = append(s.names, name)
+	}
+	list.WriteByte(']')
+	s.list = list.Bytes()
+	sum := sha256.Sum256(s.list)
+	s.digest = "sha256:" + hex.EncodeToString(sum[:])
+	return s, nil
+}
+
+// Lookup finds a tool by its exact name.
+func (s *Scope) Lookup(name string) (*call.Tool, bool) {
+	t, ok := s.tools[name]
+	return t, ok
+}
+
+// Names lists the scope, sorted. Never nil.
+func (s *Scope) Names() []string { return slices.Clone(s.names) }
+
+// List is the JSON array of definitions, in the order of Names.
+func (s *Scope) List() []byte { return s.list }
+
+// Digest is over List.
+func (s *Scope) Digest() string { return s.digest }
+
+func definition(t *call.Tool) ([]byte, error) {
+	type annotations struct {
+		ReadOnly    bool `json:"readOnlyHint"`
+		Destructive bool `json:"destructiveHint"`
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description,omitempty"`
+		InputSchema json.RawMessage `json:"inputSchema"`
+		Annotations annotations     `json:"annotations"`
+	}{t.Name, t.Description, t.InputSchema, annotations{t.Effects == call.Read, t.Effects == call.Destructive}})
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Usage, "", "definition of tool %q", t.Name)
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}

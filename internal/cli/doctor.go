@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drawbridge-mcp/drawbridge/internal/agent"
+	"github.com/drawbridge-mcp/drawbridge/internal/fault"
+	"github.com/drawbridge-mcp/drawbridge/internal/proc"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Tell what is there, what is missing, and how to get it",
+		Long:  "Look for agent CLIs, the state directory and what the levels need. Exit code 2 where something a run needs is missing.",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			bad := false
+			row := func(ok bool, what, detail, hint string) {
+				mark := "ok     "
+				if !ok {
+					mark = "missing"
+				}
+				fmt.Fprintf(a.out, "%s  %-18s %s\n", mark, what, line(detail, 400))
+				if hint != "" {
+					fmt.Fprintf(a.out, "         %-18s hint: %s\n", "", line(hint, 400))
+				}
+			}
+			if dir, err := a.state(); err != nil {
+				bad = true
+				row(false, "state directory", err.Error(), fault.HintOf(err))
+			} else {
+				row(true, "state directory", dir.Path(), "")
+			}
+			supervised := proc.HelperReady()
+			if supervised != nil {
+				bad = true
+				row(false, "supervision", supervised.Error(), "run agents on Linux")
+			} else {
+				row(true, "supervision", "every process of a run can be ended", "")
+			}
+			for _, name := range agent.Names() {
+				cli, err := agent.ByName(name)
+				if err != nil {
+					return err
+				}
+				found, err := cli.Find("", os.Environ())
+				if err != nil {
+					row(false, "agent "+name, err.Error(), fault.HintOf(err))
+					continue
+				}
+				detail := found.Path
+				if found.Version != "" {
+					detail = "version " + found.Version + " at " + detail
+				}
+				row(true, "agent "+name, detail, "")
+			}
+			row(supervised == nil, "level sealed", "the agent's own tools are off; every effect passes the gate", "")
+			row(false, "level confined", "this version has no sandbox", "use sealed; or --own-tools, which is level open")
+			row(supervised == nil, "level open", "for exec and --own-tools: the scope guards the bridge's tools only", "")
+			row(false, "execute_command", "needs the sandbox, which this version has not", "--sandbox=off accepts that commands run unconfined")
+			if bad {
+				return exitCode(fault.Usage)
+			}
+			return nil
+		},
+	}
+}

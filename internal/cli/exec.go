@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drawbridge-mcp/drawbridge"
+	"github.com/drawbridge-mcp/drawbridge/internal/call"
+	"github.com/drawbridge-mcp/drawbridge/internal/fault"
+	"github.com/drawbridge-mcp/drawbridge/internal/session"
+)
+
+func (a *app) execCommand() *cobra.Command {
+	var (
+		scope        scopeFlags
+		requireReady bool
+	)
+	c := &cobra.Command{
+		Use:   "exec [flags] -- COMMAND ARGS...",
+		Short: "Run any program as the agent, with a bridge in its environment",
+		Long: `Run any program as the agent, the way ssh-agent does. It keeps your environment and
+your terminal, and finds the bridge in three variables:
+
+  DRAWBRIDGE_URL         address of the endpoint
+  DRAWBRIDGE_TOKEN       bearer token of the run
+  DRAWBRIDGE_MCP_CONFIG  path of an mcpServers file (0600), gone after the run
+
+The level is open: the scope guards the bridge's tools only, and the program can do
+whatever you can. When it ends, everything it started is ended too. exec returns
+the program's exit code; 2 where it could not be started.`,
+		Example: `  drawbridge exec --allow memory_search -- sh -c 'my-agent --mcp-config "$DRAWBRIDGE_MCP_CONFIG"'`,
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, words []string) error {
+			if len(words) == 0 {
+				return fault.New(fault.Usage, "give a program after --", "nothing to run")
+			}
+			base, err := scope.config(a)
+			if err != nil {
+				return err
+			}
+			path, err := exec.LookPath(words[0])
+			if err == nil {
+				path, err = filepath.Abs(path)
+			}
+			if err != nil {
+				return fault.Wrap(err, fault.Usage, "give its path, or a name that is on the PATH", "program %s", words[0])
+			}
+			fmt.Fprintln(a.err, "drawbridge: level open: the program can do whatever you can; the scope guards the bridge's tools only")
+			// An interrupt from the terminal reaches the program itself, and what
+			// it means is the program's to say. A TERM sent to us ends it.
+			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP)
+			defer stop()
+			s, err := session.New(context.Background(), session.Config{
+				Binding: call.Binding{Workspace: base.Binding.Workspace, Channel: base.Binding.Channel, User: base.Binding.User, Agent: filepath.Base(path)},
+				Server:  base.Server, Builtins: base.Builtins, Allow: base.Allow, Folder: base.Folder, StateDir: base.StateDir,
+				SandboxOff: base.SandboxOff, Version: "drawbridge " + drawbridge.Version, Limits: session.Limits(base.Limits),
+				Program: &session.Program{Path: path, Args: words, RequireReady: requireReady},
+			})
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			code, listed, err := s.RunProgram(ctx)
+			if !listed && err == nil {
+				fmt.Fprintln(a.err, "drawbridge: warning: the program never listed its tools from the bridge; --require-ready makes that an error")
+			}
+			fmt.Fprintf(a.err, "drawbridge: run %s, record %s, head %s\n", s.ID(), filepath.Join(s.Folder(), "audit.jsonl"), s.Head())
+			if err != nil {
+				return err
+			}
+			if code != 0 {
+				return exitCode(code)
+			}
+			return nil
+		},
+	}
+	scope.add(c)
+	c.Flags().BoolVar(&requireReady, "require-ready", false, "exit with 3 where the program never listed its tools")
+	return c
+}

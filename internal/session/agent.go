@@ -1,0 +1,564 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drawbridge-mcp/drawbridge/internal/agent"
+	"github.com/drawbridge-mcp/drawbridge/internal/call"
+	"github.com/drawbridge-mcp/drawbridge/internal/event"
+	"github.com/drawbridge-mcp/drawbridge/internal/fault"
+	"github.com/drawbridge-mcp/drawbridge/internal/proc"
+)
+
+// Agent is the agent CLI a run starts.
+type Agent struct {
+	CLI      agent.CLI
+	Path     string // of the CLI; "" looks on the PATH
+	Prompt   []byte
+	Model    string
+	Dirs     []string // further folders the CLI may name
+	OwnTools agent.OwnTools
+	Args     []string
+	Env      []string // NAME=VALUE
+
+	Wall   time.Duration // whole run; 0 is DefaultWall
+	Ready  time.Duration // until the tools are listed; 0 is DefaultReady
+	Idle   time.Duration // silence of the CLI while no tool runs; 0 is DefaultIdle
+	Linger time.Duration // between its last word and its exit; 0 is DefaultLinger
+}
+
+// Defaults of Agent.
+const (
+	DefaultWall   = 30 * time.Minute
+	DefaultReady  = 60 * time.Second
+	DefaultIdle   = 15 * time.Minute
+	DefaultLinger = 5 * time.Second
+)
+
+// MaxPrompt is how many bytes a prompt may have.
+const MaxPrompt = 16 << 20
+
+const (
+	maxLine       = 8 << 20   // of the CLI's stream; a longer one is skipped
+	maxTranscript = 256 << 20 // bytes kept of the stream
+	maxStderr     = 16 << 20
+	stderrTail    = 4 << 10 // shown when the CLI fails
+	maxObserved   = 1000    // own-tool calls noted in the record
+)
+
+// Report is what came of an agent run.
+type Report struct {
+	OK        bool
+	Text      string // the model's last answer
+	Usage     *event.Usage
+	CostUSD   *float64
+	Turns     int
+	AgentCode int // exit code of the CLI
+	Calls     int64
+	Refused   int64
+	Leftovers []string
+	Notes     []string
+	Duration  time.Duration
+}
+
+// prepare readies what the run will start, before the record is opened: the
+// record begins with the digest of its command line.
+func (s *Session) prepare(url string) error {
+	switch {
+	case s.cfg.Agent != nil:
+		return s.prepareAgent(url)
+	case s.cfg.Program != nil:
+		return s.prepareProgram(url)
+	}
+	return nil
+}
+
+func (s *Session) prepareAgent(url string) error {
+	a := s.cfg.Agent
+	a.Wall, a.Ready = or(a.Wall, DefaultWall), or(a.Ready, DefaultReady)
+	a.Idle, a.Linger = or(a.Idle, DefaultIdle), or(a.Linger, DefaultLinger)
+	if err := checkPrompt(a.Prompt); err != nil {
+		return err
+	}
+	if s.cfg.Folder == "" {
+		return fault.New(fault.Usage, "give the run a folder", "an agent works in a folder, and there is none")
+	}
+	if err := helper(); err != nil {
+		return err
+	}
+	for i, d := range a.Dirs {
+		dir, err := checkFolder(d)
+		if err != nil {
+			return err
+		}
+		a.Dirs[i] = dir
+	}
+	found, err := a.CLI.Find(a.Path, s.cfg.Environ)
+	if err != nil {
+		return err
+	}
+	private, err := s.privateDir()
+	if err != nil {
+		return err
+	}
+	temp, err := s.tempDir()
+	if err != nil {
+		return err
+	}
+	spec, err := a.CLI.Command(found, agent.Plan{
+		Server: s.cfg.Server, URL: url, Token: s.token, Tools: s.scope.Names(), Prompt: a.Prompt,
+		Folder: s.cfg.Folder, Dirs: a.Dirs, Model: a.Model, OwnTools: a.OwnTools, Args: a.Args, Env: a.Env,
+		Environ: s.cfg.Environ, PrivateDir: private, TempDir: temp, CallTimeout: s.callTimeout(),
+	})
+	if err != nil {
+		return err
+	}
+	s.spec = &spec
+	return nil
+}
+
+// callTimeout is what the CLI is told; a little above our own, so that the
+// model gets our words and not its CLI's.
+func (s *Session) callTimeout() time.Duration {
+	return or(s.cfg.Limits.Call, 10*time.Minute) + 30*time.Second
+}
+
+func checkPrompt(p []byte) error {
+	switch {
+	case strings.TrimSpace(string(p)) == "":
+		return fault.New(fault.Usage, "give it after --, with --prompt-file, or through a pipe", "the prompt is empty")
+	case len(p) > MaxPrompt:
+		return fault.New(fault.Usage, "put the bulk into a file the agent can read", "the prompt has %d bytes, more than %d", len(p), MaxPrompt)
+	}
+	if i := strings.IndexByte(string(p), 0); i >= 0 {
+		return fault.New(fault.Usage, "remove it", "the prompt has a NUL byte at offset %d", i)
+	}
+	return nil
+}
+
+// RunAgent starts the prepared CLI, waits until it and everything it started is
+// dead, and closes the session. The error is nil only for a run that did its
+// work with a whole record; its kind is the exit code.
+func (s *Session) RunAgent(ctx context.Context) (Report, error) {
+	began := s.cfg.Now()
+	w := &watch{s: s, a: s.cfg.Agent, parser: s.cfg.Agent.CLI.Parser(), stopped: make(chan *fault.Error, 8), finished: make(chan struct{}), spoke: make(chan struct{}, 1)}
+	exit, err := w.supervise(ctx)
+	rep := w.report(exit)
+	rep.Duration = s.cfg.Now().Sub(began)
+	if err == nil {
+		err = w.judge(exit)
+	}
+	s.note("agent", fmt.Sprintf("the agent ended: exit code %d", exit.Code))
+	err = s.finish(err)
+	rep.Calls, rep.Refused = s.follow.done, s.follow.not
+	rep.OK = err == nil
+	s.ended(rep, err)
+	return rep, err
+}
+
+// finish closes the session under err. An incomplete record outweighs every
+// other end of a run.
+func (s *Session) finish(err error) error {
+	if err != nil {
+		s.run.Meta.Error = s.mask(err.Error())
+	}
+	code := 0
+	if err != nil {
+		code = int(fault.KindOf(err))
+	}
+	if cerr := s.closeWith(&code); cerr != nil {
+		return cerr
+	}
+	return err
+}
+
+// watch follows one CLI from start to death.
+type watch struct {
+	s      *Session
+	a      *Agent
+	parser agent.Parser
+
+	stopped  chan *fault.Error // reasons to end it; the first one counts
+	finished chan struct{}     // closed when the CLI reported its end
+	spoke    chan struct{}     // it printed something
+
+	mu       sync.Mutex
+	end      *event.Event
+	observed int
+	notes    []string
+	errTail  call.HeadTail
+}
+
+func (w *watch) supervise(ctx context.Context) (proc.Exit, error) {
+	s := w.s
+	transcript, err := s.keep("transcript.jsonl", maxTranscript)
+	if err != nil {
+		return proc.Exit{}, err
+	}
+	defer transcript.Close()
+	stderr, err := s.keep("stderr.log", maxStderr)
+	if err != nil {
+		return proc.Exit{}, err
+	}
+	defer stderr.Close()
+	lines := proc.NewLines(maxLine, w.line)
+	w.errTail.Max = stderrTail
+	tail := s.secrets.Writer(&w.errTail)
+
+	spec := *s.spec
+	spec.Marker = s.binding.Run
+	spec.Stdout = io.MultiWriter(lines, transcript)
+	spec.Stderr = io.MultiWriter(stderr, tail)
+	s.emit(event.Event{
+		Kind: event.Notice, Level: s.level, Workspace: s.binding.Workspace, Channel: s.binding.Channel,
+		User: s.binding.User, Agent: s.binding.Agent, Tools: s.scope.Names(), Status: "starting",
+		Text: fmt.Sprintf("level %s, wall time %s", s.level, w.a.Wall),
+	})
+	p, err := proc.Start(context.Background(), spec)
+	if err != nil {
+		return proc.Exit{}, fault.Wrap(err, fault.Agent, "", "start %s", spec.Path)
+	}
+	defer func() { // whatever happens here, nothing is left alive
+		p.End()
+		_, _ = p.Wait()
+	}()
+	reason := w.wait(ctx, p)
+	if reason != nil {
+		p.End()
+	}
+	exit, err := p.Wait()
+	_ = lines.Close()
+	_ = tail.Close()
+	if err != nil {
+		return exit, fault.Wrap(err, fault.Agent, "", "supervision of %s", spec.Path)
+	}
+	if exit.LostHelper {
+		w.noteLater("the process helper was killed; its processes were found by their mark and ended")
+	}
+	if n := len(exit.Leftovers); n > 0 {
+		w.noteLater(fmt.Sprintf("unfinished background work was ended: %s", strings.Join(exit.Leftovers, ", ")))
+	}
+	if reason != nil {
+		return exit, reason
+	}
+	return exit, nil
+}
+
+// wait returns nil when the CLI ended by itself or after its last word, else
+// why it has to be ended.
+func (w *watch) wait(ctx context.Context, p *proc.Process) *fault.Error {
+	wall := time.NewTimer(w.a.Wall)
+	defer wall.Stop()
+	ready := time.NewTimer(w.a.Ready)
+	defer ready.Stop()
+	idle := time.NewTimer(w.a.Idle)
+	defer idle.Stop()
+	listed := w.s.ready
+	for {
+		select {
+		case <-p.Exited():
+			return nil
+		case err := <-w.stopped:
+			return err
+		case <-ctx.Done():
+			return fault.New(fault.Interrupted, "", "interrupted")
+		case <-w.s.dead:
+			return fault.New(fault.Interrupted, "", "the bridge was closed under the run")
+		case <-wall.C:
+			return fault.New(fault.Wall, "give more with --timeout", "the run took longer than %s", w.a.Wall)
+		case <-listed:
+			listed = nil
+			ready.Stop()
+		case <-ready.C:
+			return w.notReady(fmt.Sprintf("within %s", w.a.Ready))
+		case <-w.spoke:
+			idle.Reset(w.a.Idle)
+		case <-idle.C:
+			if w.s.gate.Busy() {
+				idle.Reset(w.a.Idle)
+				continue
+			}
+			return fault.New(fault.Agent, "give more with --idle-timeout", "no result event: the agent printed nothing for %s", w.a.Idle)
+		case <-w.finished:
+			return w.linger(ctx, p)
+		}
+	}
+}
+
+// linger gives a CLI that has reported its end a moment to exit.
+func (w *watch) linger(ctx context.Context, p *proc.Process) *fault.Error {
+	t := time.NewTimer(w.a.Linger)
+	defer t.Stop()
+	select {
+	case <-p.Exited():
+	case <-t.C:
+		w.noteLater("killed after result: the agent had reported its end and did not exit")
+		p.End()
+	case err := <-w.stopped:
+		return err
+	case <-ctx.Done():
+		return fault.New(fault.Interrupted, "", "interrupted")
+	}
+	return nil
+}
+
+// line is called for each line of the CLI's stream, from one goroutine.
+func (w *watch) line(b []byte, cut bool) {
+	select {
+	case w.spoke <- struct{}{}:
+	default:
+	}
+	if cut {
+		w.s.emit(event.Event{Kind: event.Notice, Text: fmt.Sprintf("a line of the agent's stream was longer than %d bytes and was skipped", maxLine)})
+	}
+	for _, e := range w.parser.Line(b, cut) {
+		w.event(e)
+	}
+}
+
+func (w *watch) event(e event.Event) {
+	s := w.s
+	w.redact(&e)
+	switch e.Kind {
+	case event.Started:
+		e.Level = s.level
+		if foreign := agent.Foreign(w.a.CLI, s.cfg.Server, e.Tools); s.level == Sealed && len(foreign) > 0 {
+			w.stop(fault.New(fault.Agent, "the CLI may be of a version this one does not know; see drawbridge doctor",
+				"the run is sealed, and the agent announced tools that are not ours: %s", strings.Join(foreign[:min(8, len(foreign))], ", ")))
+		}
+		if e.Status != "" && e.Status != "connected" {
+			w.noteLater("the agent reported its MCP server as " + e.Status)
+		}
+	case event.ToolCall:
+		if e.Observed && s.level != Sealed {
+			w.observe(e)
+		}
+	case event.Finished:
+		w.mu.Lock()
+		first := w.end == nil
+		w.end = &e
+		w.mu.Unlock()
+		if first {
+			close(w.finished)
+		}
+	}
+	s.emit(e)
+}
+
+// observe puts on record what an agent said it did with tools of its own.
+func (w *watch) observe(e event.Event) {
+	w.mu.Lock()
+	w.observed++
+	n := w.observed
+	w.mu.Unlock()
+	switch {
+	case n <= maxObserved:
+		w.s.note("observed", "the agent said that it called its own tool "+call.Clip(e.Tool))
+	case n == maxObserved+1:
+		w.s.note("observed", "further calls of its own tools are only in the transcript")
+	}
+}
+
+// redact masks what the agent may have repeated. It knows its token.
+func (w *watch) redact(e *event.Event) {
+	for _, f := range []*string{&e.Text, &e.Result, &e.Tool, &e.Status, &e.Model, &e.Version, &e.CallID} {
+		*f = w.s.mask(*f)
+	}
+	if e.Arguments != nil {
+		e.Arguments, _ = w.s.secrets.Bytes(e.Arguments)
+	}
+	for i := range e.Tools {
+		e.Tools[i] = w.s.mask(e.Tools[i])
+	}
+}
+
+func (w *watch) stop(err *fault.Error) {
+	select {
+	case w.stopped <- err:
+	default:
+	}
+}
+
+func (w *watch) noteLater(text string) {
+	w.mu.Lock()
+	w.notes = append(w.notes, text)
+	w.mu.Unlock()
+	w.s.note("notice", text)
+	w.s.emit(event.Event{Kind: event.Notice, Text: text})
+}
+
+func (w *watch) report(exit proc.Exit) Report {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := Report{AgentCode: exit.Code, Leftovers: exit.Leftovers, Notes: w.notes}
+	if w.end != nil {
+		r.Text, r.Usage, r.CostUSD, r.Turns = w.end.Text, w.end.Usage, w.end.CostUSD, w.end.Turns
+	}
+	return r
+}
+
+// judge decides whether a CLI that ended by itself did its work.
+func (w *watch) judge(exit proc.Exit) error {
+	select {
+	case err := <-w.stopped:
+		return err
+	default:
+	}
+	select {
+	case <-w.s.ready:
+	default:
+		return w.notReady(w.how(exit))
+	}
+	w.mu.Lock()
+	end := w.end
+	w.mu.Unlock()
+	switch {
+	case end == nil:
+		return fault.New(fault.Agent, w.hint(), "no result event: the agent ended without reporting a result (%s)", w.how(exit))
+	case end.OK != nil && !*end.OK:
+		return fault.New(fault.Agent, w.hint(), "the agent reported a failure: %s", firstLine(end.Text))
+	case exit.Code != 0 && !exit.Ended:
+		return fault.New(fault.Agent, w.hint(), "the agent failed (%s)", w.how(exit))
+	}
+	return nil
+}
+
+func (w *watch) notReady(when string) *fault.Error {
+	select {
+	case <-w.s.authenticated:
+		return fault.New(fault.NotReady, w.hint(), "the agent reached the bridge and never listed its tools (%s)", when)
+	default:
+	}
+	if w.s.refusals.count("token") > 0 {
+		return fault.New(fault.NotReady, w.hint(), "the agent never authenticated to the bridge: it came with a wrong token, or without one (%s)", when)
+	}
+	return fault.New(fault.NotReady, w.hint(), "the agent never connected to the bridge, so it had no tools (%s)", when)
+}
+
+func (w *watch) how(exit proc.Exit) string {
+	if exit.Signal != "" {
+		return "ended by " + exit.Signal
+	}
+	return fmt.Sprintf("exit code %d", exit.Code)
+}
+
+// hint shows the end of what the CLI wrote to stderr.
+func (w *watch) hint() string {
+	text, _, _ := w.errTail.Text()
+	if text = strings.TrimSpace(text); text != "" {
+		return "the agent wrote to stderr: " + text
+	}
+	return "see " + w.s.run.File("transcript.jsonl")
+}
+
+func firstLine(s string) string {
+	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
+	return call.Clip(s)
+}
+
+func or(d, otherwise time.Duration) time.Duration {
+	if d <= 0 {
+		return otherwise
+	}
+	return d
+}
+
+// ended tells the follower the last thing, and that there is no more.
+func (s *Session) ended(rep Report, err error) {
+	code := 0
+	text := rep.Text
+	if err != nil {
+		code = int(fault.KindOf(err))
+		text = s.mask(err.Error())
+	}
+	ok := err == nil
+	s.emit(event.Event{
+		Kind: event.Ended, OK: &ok, Text: text, ExitCode: &code, Head: s.head, Level: s.level,
+		Usage: rep.Usage, CostUSD: rep.CostUSD, Turns: rep.Turns, Millis: float64(rep.Duration.Microseconds()) / 1000,
+	})
+	if s.events != nil {
+		s.events.close()
+	}
+}
+
+// keep opens a file of the run's folder for output that is masked and bounded.
+func (s *Session) keep(name string, limit int64) (io.WriteCloser, error) {
+	f, err := os.OpenFile(s.run.File(name), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Record, "is the disk full?", "%s of run %s", name, s.binding.Run)
+	}
+	_ = f.Chmod(0o600) // the umask can only have taken away
+	return &kept{s.secrets.Writer(&capped{w: f, left: limit}), f}, nil
+}
+
+type kept struct {
+	io.WriteCloser
+	f *os.File
+}
+
+func (k *kept) Close() error { return errors.Join(k.WriteCloser.Close(), k.f.Close()) }
+
+// capped writes at most left bytes and drops the rest: what follows a stream
+// must never stop it.
+type capped struct {
+	w    io.Writer
+	left int64
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	n := len(p)
+	if int64(n) > c.left {
+		p = p[:c.left]
+	}
+	if len(p) > 0 {
+		m, err := c.w.Write(p)
+		c.left -= int64(m)
+		if err != nil {
+			c.left = 0
+		}
+		if c.left == 0 {
+			_, _ = io.WriteString(c.w, "\n[the rest was not kept]\n")
+		}
+	}
+	return n, nil
+}
+
+func (s *Session) privateDir() (string, error) {
+	dir := s.run.File("private")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", fault.Wrap(err, fault.Usage, "is the disk full?", "private folder of the run")
+	}
+	s.release = append(s.release, func() { _ = os.RemoveAll(dir) })
+	return dir, nil
+}
+
+const tempPrefix = "drawbridge-"
+
+// tempDir is the run's TMPDIR: short, because socket paths are limited to 108
+// bytes, and outside the state directory, which nothing of the run may reach.
+func (s *Session) tempDir() (string, error) {
+	if s.temp != "" {
+		return s.temp, nil
+	}
+	dir, err := os.MkdirTemp("", tempPrefix)
+	if err != nil {
+		return "", fault.Wrap(err, fault.Usage, "set TMPDIR to a folder that you can write", "temporary folder of the run")
+	}
+	s.temp = dir
+	s.release = append(s.release, func() { removeTemp(dir) })
+	return dir, nil
+}
+
+func removeTemp(dir string) {
+	if dir != "" && strings.HasPrefix(filepath.Base(dir), tempPrefix) {
+		_ = os.RemoveAll(dir)
+	}
+}

@@ -1,0 +1,96 @@
+package session
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/drawbridge-mcp/drawbridge/internal/event"
+	"github.com/drawbridge-mcp/drawbridge/internal/fault"
+	"github.com/drawbridge-mcp/drawbridge/internal/proc"
+)
+
+// Program is any program started as the agent, the way ssh-agent starts one:
+// with the caller's environment and terminal, and with the bridge in three
+// variables. Its level is open.
+type Program struct {
+	Path string   // absolute
+	Args []string // with Args[0]
+	// RequireReady makes a program that never listed its tools a failure.
+	RequireReady bool
+}
+
+// Variables a Program finds the bridge by.
+const (
+	EnvURL    = "DRAWBRIDGE_URL"
+	EnvToken  = "DRAWBRIDGE_TOKEN"
+	EnvConfig = "DRAWBRIDGE_MCP_CONFIG"
+)
+
+func (s *Session) prepareProgram(url string) error {
+	if err := helper(); err != nil {
+		return err
+	}
+	private, err := s.privateDir()
+	if err != nil {
+		return err
+	}
+	dir := s.cfg.Folder
+	if dir == "" {
+		if dir, err = os.Getwd(); err != nil {
+			return fault.Wrap(err, fault.Usage, "", "working directory")
+		}
+	}
+	config := private + "/mcp.json"
+	f, err := os.OpenFile(config, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fault.Wrap(err, fault.Usage, "is the disk full?", "MCP config")
+	}
+	defer f.Close()
+	if _, err := f.Write(s.mcpConfig(url)); err != nil {
+		return fault.Wrap(err, fault.Usage, "is the disk full?", "MCP config")
+	}
+	env := slices.DeleteFunc(slices.Clone(s.cfg.Environ), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return name == EnvURL || name == EnvToken || name == EnvConfig || name == proc.MarkerEnv
+	})
+	env = append(env, EnvURL+"="+url, EnvToken+"="+s.token, EnvConfig+"="+config)
+	s.spec = &proc.Spec{
+		Path: s.cfg.Program.Path, Args: s.cfg.Program.Args, Env: env, Dir: dir,
+		Marker: s.binding.Run, Terminal: true,
+	}
+	return nil
+}
+
+// RunProgram starts the prepared program, waits until it and everything it
+// started is dead, and closes the session. code is the program's own.
+func (s *Session) RunProgram(ctx context.Context) (code int, listed bool, err error) {
+	p, err := proc.Start(ctx, *s.spec)
+	if err != nil {
+		err = fault.Wrap(err, fault.Usage, "", "start %s", s.spec.Path)
+		return int(fault.Usage), false, s.finish(err)
+	}
+	exit, err := p.Wait()
+	if err != nil {
+		err = fault.Wrap(err, fault.Agent, "", "supervision of %s", s.spec.Path)
+	}
+	select {
+	case <-s.ready:
+		listed = true
+	default:
+		s.note("notice", "the program never listed the tools")
+		if err == nil && s.cfg.Program.RequireReady {
+			err = fault.New(fault.NotReady, "", "%s never listed its tools from the bridge", s.spec.Path)
+		}
+	}
+	if len(exit.Leftovers) > 0 {
+		s.note("notice", "unfinished background work was ended: "+strings.Join(exit.Leftovers, ", "))
+	}
+	err = s.finish(err)
+	s.emit(event.Event{Kind: event.Ended, ExitCode: &exit.Code, Head: s.head})
+	if s.events != nil {
+		s.events.close()
+	}
+	return exit.Code, listed, err
+}

@@ -1,0 +1,567 @@
+// Package session is the life of one run: starting, ready, ending, dead. It
+// holds what a run is made of (catalogue, policy, gate, record, endpoint) and
+// takes it down again in the one right order.
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drawbridge-mcp/drawbridge/audit"
+	"github.com/drawbridge-mcp/drawbridge/internal/call"
+	"github.com/drawbridge-mcp/drawbridge/internal/catalogue"
+	"github.com/drawbridge-mcp/drawbridge/internal/endpoint"
+	"github.com/drawbridge-mcp/drawbridge/internal/event"
+	"github.com/drawbridge-mcp/drawbridge/internal/fault"
+	"github.com/drawbridge-mcp/drawbridge/internal/gate"
+	"github.com/drawbridge-mcp/drawbridge/internal/policy"
+	"github.com/drawbridge-mcp/drawbridge/internal/proc"
+	"github.com/drawbridge-mcp/drawbridge/internal/redact"
+	"github.com/drawbridge-mcp/drawbridge/internal/state"
+)
+
+// Levels of a run (docs/DESIGN.md section 9), and Embedded where there is no
+// agent CLI of ours.
+const (
+	Sealed   = "sealed"
+	Open     = "open"
+	Embedded = "embedded"
+)
+
+// Limits bound a run, see gate.Limits.
+type Limits = gate.Limits
+
+// Config is what one run is made from.
+type Config struct {
+	Binding  call.Binding // Run "" is a fresh id, Workspace "" is "default"
+	Server   string       // "" is "drawbridge"
+	Tools    []call.Tool  // the embedder's own
+	Builtins []string     // built-in tools in the catalogue
+	Allow    []string     // the agent layer: names and patterns
+	Folder   string       // for the file tools and commands; "" is none
+	StateDir string       // "" is the default one
+	Limits   Limits
+
+	// SandboxOff lets execute_command into the scope unconfined.
+	SandboxOff bool
+	// ConnectionClose answers every request with Connection: close.
+	ConnectionClose bool
+	Instructions    string
+	// Secrets are masked in records, results, logs and transcript, besides the
+	// run's token. Shorter than 8 bytes they are ignored.
+	Secrets []string
+	// Environ is the caller's environment; nil is os.Environ().
+	Environ []string
+
+	// Agent or Program is what the run starts; neither is an embedder's bridge.
+	Agent   *Agent
+	Program *Program
+
+	// Follow gets the run's events, one at a time and in order, the last one
+	// (Ended) before Close returns. nil: nobody follows.
+	Follow  func(event.Event)
+	Logger  *slog.Logger     // nil discards
+	Now     func() time.Time // nil is time.Now
+	Version string           // of the program, for the record
+}
+
+// Session is one run.
+type Session struct {
+	cfg      Config
+	binding  call.Binding
+	level    string
+	scope    *catalogue.Scope
+	gate     *gate.Gate
+	endpoint *endpoint.Endpoint
+	log      *audit.Log
+	run      *state.Run
+	secrets  *redact.Secrets
+	token    string
+	temp     string     // the run's TMPDIR, "" for none
+	spec     *proc.Spec // of the agent or program, nil without
+	follow   follower
+	refusals counter
+	events   *queue   // nil without a follower
+	release  []func() // what Close gives back, last first
+
+	ready         chan struct{} // closed when tools/list was served
+	markReady     func()
+	authenticated chan struct{} // closed at the first good token
+	markAuth      func()
+
+	closing sync.Once
+	dead    chan struct{} // closed when Close is through
+	err     error         // of Close; read after dead
+	head    string
+
+	mu         sync.Mutex
+	incomplete error // the first line that could not be written
+}
+
+// New makes a run and opens its endpoint. Errors are *fault.Error of kind
+// Usage, or Sandbox where the level can't be had. When ctx ends the session
+// closes itself.
+func New(ctx context.Context, cfg Config) (_ *Session, err error) {
+	s := &Session{cfg: cfg, binding: cfg.Binding, level: Embedded, dead: make(chan struct{})}
+	s.ready, s.markReady = latch()
+	s.authenticated, s.markAuth = latch()
+	var undo []func() // what only a failed start takes back
+	defer func() {
+		if err != nil {
+			backward(undo)
+			backward(s.release)
+		}
+	}()
+	if err := s.defaults(); err != nil {
+		return nil, err
+	}
+	dir, err := state.Open(s.cfg.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	sweepOnce(dir)
+	if s.cfg.Follow != nil {
+		s.events = newQueue(s.cfg.Follow)
+		undo = append(undo, s.events.close)
+	}
+
+	known, err := s.known()
+	if err != nil {
+		return nil, err
+	}
+	pol, err := policy.FromFlags(cfg.Allow, known)
+	if err != nil {
+		return nil, err
+	}
+	tools, err := s.tools(dir, pol)
+	if err != nil {
+		return nil, err
+	}
+	all, err := catalogue.New(tools...)
+	if err != nil {
+		return nil, err
+	}
+	if s.scope, err = all.Scope(s.cfg.Server, pol.InScope); err != nil {
+		return nil, err
+	}
+
+	if s.token, err = mint(); err != nil {
+		return nil, err
+	}
+	listener, err := listen()
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { _ = listener.Close() })
+
+	if s.run, err = dir.Begin(s.meta()); err != nil {
+		return nil, err
+	}
+	undo = append(undo, s.run.Discard)
+	if err := s.prepare("http://" + listener.Addr().String() + "/mcp"); err != nil {
+		return nil, err
+	}
+	if s.temp != "" { // for the sweep after a kill -9
+		s.run.Meta.TempDir = s.temp
+		if err := s.run.Save(); err != nil {
+			return nil, err
+		}
+	}
+	s.secrets = redact.New(s.secretValues()...)
+	s.follow = follower{emit: s.emit}
+	s.log, err = audit.Create(s.run.File("audit.jsonl"), s.opening(pol), audit.Options{
+		Now: s.cfg.Now, Follow: s.follow.record, Mask: s.mask,
+	})
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Record, "is the disk full? without a record nothing runs", "audit record of run %s", s.binding.Run)
+	}
+	undo = append(undo, func() { _, _ = s.log.Close(audit.Record{Detail: "the run could not start"}) })
+
+	s.gate = gate.New(gate.Config{
+		Binding: s.binding, Catalogue: s.scope, Policy: pol, Record: s.log, Filter: filter{s.secrets},
+		Limits: s.cfg.Limits, Incomplete: s.unrecorded, Panicked: s.panicked, Now: s.cfg.Now,
+	})
+	s.endpoint, err = endpoint.New(endpoint.Config{
+		Listener: listener, Token: s.token, Name: s.cfg.Server, Version: s.cfg.Version, Instructions: s.cfg.Instructions,
+		Tools: s.scope.List, Call: s.gate.Call, OnListed: s.listed, OnAuthenticated: s.markAuth,
+		OnRefused: s.refused, ConnectionClose: s.cfg.ConnectionClose,
+	})
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Usage, "", "endpoint")
+	}
+	s.endpoint.Serve()
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+		s.release = append(s.release, func() { stop() })
+	}
+	return s, nil
+}
+
+func (s *Session) defaults() error {
+	c := &s.cfg
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Environ == nil {
+		c.Environ = os.Environ()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Version == "" {
+		c.Version = "drawbridge"
+	}
+	if c.Server == "" {
+		c.Server = "drawbridge"
+	}
+	if err := catalogue.CheckServer(c.Server); err != nil {
+		return err
+	}
+	if s.binding.Run == "" {
+		s.binding.Run = state.NewID(c.Now())
+	}
+	if s.binding.Workspace == "" {
+		s.binding.Workspace = "default"
+	}
+	for _, f := range []struct{ name, value string }{
+		{"workspace", s.binding.Workspace}, {"channel", s.binding.Channel},
+		{"user", s.binding.User}, {"agent", s.binding.Agent},
+	} {
+		if err := checkName(f.name, f.value); err != nil {
+			return err
+		}
+	}
+	if c.StateDir == "" {
+		var err error
+		if c.StateDir, err = state.Default(lookup(c.Environ)); err != nil {
+			return err
+		}
+	}
+	if c.Folder != "" {
+		folder, err := checkFolder(c.Folder)
+		if err != nil {
+			return err
+		}
+		c.Folder = folder
+	}
+	switch {
+	case c.Program != nil:
+		s.level = Open
+	case c.Agent != nil && !c.Agent.OwnTools.None():
+		s.level = Open
+	case c.Agent != nil:
+		s.level = Sealed
+	}
+	return nil
+}
+
+func checkName(what, v string) error {
+	if len(v) > call.MaxEcho {
+		return fault.New(fault.Usage, "", "%s name is longer than %d bytes", what, call.MaxEcho)
+	}
+	if v != strings.TrimSpace(v) || strings.ContainsFunc(v, func(r rune) bool { return r < ' ' || r == 0x7f }) || call.Invisible(v) {
+		return fault.New(fault.Usage, "use a name without blanks at its ends and without control characters", "%s name %q", what, v)
+	}
+	return nil
+}
+
+func checkFolder(path string) (string, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", fault.Wrap(err, fault.Usage, "", "folder %s", path)
+	}
+	abs, err = filepath.EvalSymlinks(abs)
+	if err != nil {
+		return "", fault.Wrap(err, fault.Usage, "give an existing folder with --folder", "folder %s", path)
+	}
+	info, err := os.Stat(abs)
+	if err != nil {
+		return "", fault.Wrap(err, fault.Usage, "give an existing folder with --folder", "folder %s", path)
+	}
+	if !info.IsDir() {
+		return "", fault.New(fault.Usage, "give a folder, not a file", "folder %s is not a directory", path)
+	}
+	return abs, nil
+}
+
+func listen() (net.Listener, error) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Usage, "are all local ports in use, or is the loopback interface down?", "no loopback port for the endpoint")
+	}
+	return l, nil
+}
+
+func mint() (string, error) {
+	var b [32]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return "", fault.Wrap(err, fault.Usage, "", "token")
+	}
+	return hex.EncodeToString(b[:]), nil
+}
+
+// secretValues are the token, what the caller named, and the credentials the
+// child is given.
+func (s *Session) secretValues() []string {
+	values := append([]string{s.token}, s.cfg.Secrets...)
+	if s.spec == nil || s.spec.Terminal {
+		return values
+	}
+	for _, kv := range s.spec.Env {
+		name, v, _ := strings.Cut(kv, "=")
+		for _, part := range []string{"KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"} {
+			if strings.Contains(strings.ToUpper(name), part) && len(v) >= 8 {
+				values = append(values, v)
+				break
+			}
+		}
+	}
+	return values
+}
+
+func (s *Session) meta() state.Meta {
+	return state.Meta{
+		ID: s.binding.Run, Workspace: s.binding.Workspace, Channel: s.binding.Channel, User: s.binding.User,
+		Agent: s.binding.Agent, Level: s.level, Folder: s.cfg.Folder, Scope: s.scope.Names(), Started: s.cfg.Now().UTC(),
+	}
+}
+
+func (s *Session) opening(pol *policy.Policy) audit.Run {
+	r := audit.Run{
+		Version: audit.Version, ID: s.binding.Run, Program: s.cfg.Version,
+		Workspace: s.binding.Workspace, Channel: s.binding.Channel, User: s.binding.User, Agent: s.binding.Agent,
+		Level: s.level, Mode: "act", Folder: s.cfg.Folder, Scope: s.scope.Names(),
+		PolicyDigest: pol.Digest(), CatalogueDigest: s.scope.Digest(),
+	}
+	if s.spec != nil {
+		b, _ := json.Marshal(append([]string{s.spec.Path}, s.spec.Args...)) // strings always marshal
+		r.CommandDigest = gate.Digest(b)
+	}
+	return r
+}
+
+// ID is the run's id.
+func (s *Session) ID() string { return s.binding.Run }
+
+// Binding is what the run is bound to.
+func (s *Session) Binding() call.Binding { return s.binding }
+
+// Level is sealed, open or embedded.
+func (s *Session) Level() string { return s.level }
+
+// URL is the endpoint's address.
+func (s *Session) URL() string { return s.endpoint.URL() }
+
+// Token is the run's bearer token.
+func (s *Session) Token() string { return s.token }
+
+// Tools are the names in the run's scope, sorted.
+func (s *Session) Tools() []string { return s.scope.Names() }
+
+// Folder is where the run keeps its record.
+func (s *Session) Folder() string { return s.run.Path() }
+
+// Head is the hash of the last audit line. Final once Close has returned.
+func (s *Session) Head() string {
+	select {
+	case <-s.dead:
+		return s.head
+	default:
+		return s.log.Head()
+	}
+}
+
+// MCPConfig is the mcpServers JSON clients are configured with. It holds the
+// token.
+func (s *Session) MCPConfig() []byte { return s.mcpConfig(s.URL()) }
+
+func (s *Session) mcpConfig(url string) []byte {
+	type server struct {
+		Type    string            `json:"type"`
+		URL     string            `json:"url"`
+		Headers map[string]string `json:"headers"`
+		Timeout int               `json:"timeout"` // ms
+	}
+	b, _ := json.Marshal(map[string]map[string]server{"mcpServers": {
+		s.cfg.Server: {"http", url, map[string]string{"Authorization": "Bearer " + s.token}, 120_000},
+	}}) // strings and numbers always marshal
+	return b
+}
+
+// Call takes a call of the embedder's own process through the gate.
+func (s *Session) Call(ctx context.Context, tool string, args []byte) (call.Result, error) {
+	return s.gate.Call(ctx, call.Request{Tool: tool, Arguments: args, Origin: call.FromEmbedder})
+}
+
+// Ready waits until a client has listed the tools. The error is ctx's, or one
+// of kind NotReady where the session ended first.
+func (s *Session) Ready(ctx context.Context) error {
+	select {
+	case <-s.ready:
+		return nil
+	default:
+	}
+	select {
+	case <-s.ready:
+		return nil
+	case <-s.dead:
+		return fault.New(fault.NotReady, "", "the run ended before any client listed its tools")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close ends the run: the port is closed, calls under way are cancelled and
+// given their grace, and the record is closed and compared. It returns when all
+// of that is done, also when called twice. The error is of kind Record where a
+// line is missing.
+func (s *Session) Close() error {
+	err := s.closeWith(nil)
+	if s.cfg.Agent == nil && s.cfg.Program == nil && s.events != nil {
+		s.events.close()
+	}
+	return err
+}
+
+// closeWith records code, the run's exit code so far, unless the record itself
+// turns out to be incomplete.
+func (s *Session) closeWith(code *int) error {
+	s.closing.Do(func() {
+		_ = s.endpoint.Close()
+		for _, a := range s.gate.Close() {
+			s.cfg.Logger.Warn("a tool did not return and was abandoned", "tool", a.Tool, "call", a.Call)
+		}
+		head, err := s.log.Close(audit.Record{Totals: s.refusals.totals()})
+		s.head = head
+		if err != nil {
+			s.unrecorded(err)
+		}
+		s.err = s.recordError()
+		s.run.Meta.Head = head
+		if s.err != nil {
+			incomplete := int(fault.Record)
+			s.run.Meta.Error, code = s.err.Error(), &incomplete
+		}
+		s.run.Meta.ExitCode = code
+		backward(s.release)
+		if err := s.run.End(s.cfg.Now()); err != nil {
+			s.err = errors.Join(s.err, err)
+		}
+		close(s.dead)
+	})
+	<-s.dead
+	return s.err
+}
+
+func backward(fs []func()) {
+	for _, f := range slices.Backward(fs) {
+		f()
+	}
+}
+
+func (s *Session) unrecorded(err error) {
+	s.cfg.Logger.Error("the audit record is incomplete", "err", err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.incomplete == nil {
+		s.incomplete = err
+	}
+}
+
+func (s *Session) recordError() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.incomplete == nil {
+		return nil
+	}
+	return fault.Wrap(s.incomplete, fault.Record, "calls without a record were not run, or their results were withheld", "the record of run %s is incomplete", s.binding.Run)
+}
+
+func (s *Session) panicked(tool string, v any, stack []byte) {
+	s.cfg.Logger.Error("a tool panicked", "tool", tool, "panic", s.mask(fmt.Sprint(v)), "stack", string(stack))
+}
+
+func (s *Session) listed() {
+	select {
+	case <-s.ready:
+		return
+	default:
+	}
+	s.markReady()
+	s.note("ready", "a client listed the tools")
+	s.emit(event.Event{Kind: event.ToolsListed, Tools: s.scope.Names()})
+}
+
+// mask takes known secrets out of text that is kept or shown.
+func (s *Session) mask(text string) string {
+	text, _ = s.secrets.String(text)
+	return text
+}
+
+func (s *Session) note(what, detail string) {
+	if _, err := s.log.Append(audit.Record{Kind: audit.Note, What: what, Detail: call.Clip(s.mask(detail))}, false); err != nil {
+		s.unrecorded(err)
+	}
+}
+
+// refused counts a request that was refused before the gate. Only the first of
+// a kind is a line: anybody on the machine can send more.
+func (s *Session) refused(kind, detail string) {
+	if !s.refusals.first(kind) {
+		return
+	}
+	if _, err := s.log.Append(audit.Record{Kind: audit.Early, What: kind, Detail: call.Clip(s.mask(detail))}, false); err != nil {
+		s.unrecorded(err)
+	}
+}
+
+func latch() (chan struct{}, func()) {
+	c := make(chan struct{})
+	return c, sync.OnceFunc(func() { close(c) })
+}
+
+func lookup(environ []string) func(string) string {
+	return func(name string) string {
+		for _, kv := range slices.Backward(environ) {
+			if k, v, ok := strings.Cut(kv, "="); ok && k == name {
+				return v
+			}
+		}
+		return ""
+	}
+}
+
+var swept struct {
+	sync.Mutex
+	dirs map[string]bool
+}
+
+// sweepOnce cleans up after dead runs, once for each state directory a process
+// uses: an embedder starts many bridges.
+func sweepOnce(dir *state.Dir) {
+	swept.Lock()
+	defer swept.Unlock()
+	if swept.dirs[dir.Path()] {
+		return
+	}
+	if swept.dirs == nil {
+		swept.dirs = map[string]bool{}
+	}
+	swept.dirs[dir.Path()] = true
+	dir.Sweep(func(m state.Meta) {
+		_, _ = proc.Sweep(m.ID)
+		removeTemp(m.TempDir)
+	})
+}

@@ -1,0 +1,127 @@
+package session
+
+import (
+	"context"
+	"slices"
+
+	"github.com/drawbridge-mcp/drawbridge/internal/builtin"
+	"github.com/drawbridge-mcp/drawbridge/internal/call"
+	"github.com/drawbridge-mcp/drawbridge/internal/fault"
+	"github.com/drawbridge-mcp/drawbridge/internal/memory"
+	"github.com/drawbridge-mcp/drawbridge/internal/policy"
+	"github.com/drawbridge-mcp/drawbridge/internal/proc"
+	"github.com/drawbridge-mcp/drawbridge/internal/redact"
+	"github.com/drawbridge-mcp/drawbridge/internal/state"
+	"github.com/drawbridge-mcp/drawbridge/internal/store/sqlite"
+)
+
+var (
+	memoryTools  = []string{"memory_search", "memory_add", "memory_delete"}
+	fileTools    = []string{"read_file", "list_files", "search_files", "write_file", "edit_file", "delete_file"}
+	commandTools = []string{"execute_command"}
+)
+
+// Builtins are the names of the tools the product brings, in a fixed order.
+func Builtins() []string { return slices.Concat(memoryTools, fileTools, commandTools) }
+
+// known lists every name this run's catalogue could hold.
+func (s *Session) known() ([]string, error) {
+	var names []string
+	for _, t := range s.cfg.Tools {
+		names = append(names, t.Name)
+	}
+	for _, b := range s.cfg.Builtins {
+		if !slices.Contains(Builtins(), b) {
+			return nil, fault.New(fault.Usage, fault.Suggest(b, Builtins()), "no built-in tool is called %q", call.Clip(b))
+		}
+		names = append(names, b)
+	}
+	return names, nil
+}
+
+// tools makes what is in scope. A built-in that is not in scope opens nothing:
+// no database, no folder.
+func (s *Session) tools(dir *state.Dir, pol *policy.Policy) ([]call.Tool, error) {
+	tools := slices.Clone(s.cfg.Tools)
+	wanted := func(names []string) []string {
+		var in []string
+		for _, n := range names {
+			if slices.Contains(s.cfg.Builtins, n) && pol.InScope(n) {
+				in = append(in, n)
+			}
+		}
+		return in
+	}
+	if names := wanted(memoryTools); names != nil {
+		store, err := sqlite.Open(context.Background(), dir.Database())
+		if err != nil {
+			return nil, err
+		}
+		s.release = append(s.release, func() { _ = store.Close() })
+		tools = pick(tools, builtin.Memory(memory.NewService(store, s.cfg.Now)), names)
+	}
+	needFolder := func(tool string) error {
+		if s.cfg.Folder == "" {
+			return fault.New(fault.Usage, "give the run a folder", "tool %q works inside the run's folder, and there is none", tool)
+		}
+		return nil
+	}
+	if names := wanted(fileTools); names != nil {
+		if err := needFolder(names[0]); err != nil {
+			return nil, err
+		}
+		files, err := builtin.NewFiles(builtin.Files{Folder: s.cfg.Folder, Protected: []string{dir.Path()}, MaxRead: int64(s.cfg.Limits.Output)})
+		if err != nil {
+			return nil, err
+		}
+		s.release = append(s.release, func() { _ = files.Close() })
+		tools = pick(tools, files.Tools(), names)
+	}
+	if names := wanted(commandTools); names != nil {
+		if err := needFolder(names[0]); err != nil {
+			return nil, err
+		}
+		if !s.cfg.SandboxOff {
+			return nil, fault.New(fault.Sandbox, "leave it out of --allow, or accept with --sandbox=off that a command can do whatever you can",
+				"execute_command needs a sandbox, and this version has none yet")
+		}
+		if err := helper(); err != nil {
+			return nil, err
+		}
+		temp, err := s.tempDir()
+		if err != nil {
+			return nil, err
+		}
+		tools = pick(tools, []call.Tool{builtin.Command(builtin.Commands{
+			Folder: s.cfg.Folder, Environ: s.cfg.Environ, Output: s.cfg.Limits.Output, Marker: s.binding.Run, TempDir: temp,
+		})}, names)
+	}
+	return tools, nil
+}
+
+func pick(to, from []call.Tool, names []string) []call.Tool {
+	for _, t := range from {
+		if slices.Contains(names, t.Name) {
+			to = append(to, t)
+		}
+	}
+	return to
+}
+
+func helper() error {
+	if err := proc.HelperReady(); err != nil {
+		return fault.Wrap(err, fault.Usage, "make drawbridge.Helper() the first line of main, and of TestMain", "processes can't be supervised")
+	}
+	return nil
+}
+
+// filter is the gate's view of the secrets.
+type filter struct{ s *redact.Secrets }
+
+// maxRecorded is how many bytes of arguments a record keeps; of larger ones it
+// holds the digest and the size.
+const maxRecorded = 16 << 10
+
+func (f filter) Arguments(raw []byte) []byte          { return redact.Arguments(raw, f.s, maxRecorded) }
+func (f filter) Text(text string) (string, int)       { return f.s.String(text) }
+func (f filter) JSON(b []byte) (masked []byte, n int) { return f.s.Bytes(b) }

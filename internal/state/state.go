@@ -1,0 +1,323 @@
+// Package state is the state directory: who may read it, where each run keeps
+// its files, which runs are alive, and what a dead one left behind.
+//
+//	drawbridge.db       memory (SQLite)
+//	live/<run>          held locked while the run lives
+//	runs/<run>/         audit.jsonl run.json transcript.jsonl stderr.log
+//
+// Directories are 0700 and files 0600, whatever the umask.
+package state
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/drawbridge-mcp/drawbridge/internal/fault"
+)
+
+// Dir is an opened state directory.
+type Dir struct{ path string }
+
+// Default is $XDG_STATE_HOME/drawbridge, or ~/.local/state/drawbridge.
+// A relative XDG_STATE_HOME is ignored, as the XDG base directory
+// specification asks.
+func Default(getenv func(string) string) (string, error) {
+	if d := getenv("XDG_STATE_HOME"); filepath.IsAbs(d) {
+		return filepath.Join(d, "drawbridge"), nil
+	}
+	if h := getenv("HOME"); filepath.IsAbs(h) {
+		return filepath.Join(h, ".local", "state", "drawbridge"), nil
+	}
+	if h, err := os.UserHomeDir(); err == nil && filepath.IsAbs(h) {
+		return filepath.Join(h, ".local", "state", "drawbridge"), nil
+	}
+	return "", fault.New(fault.Usage, "set HOME or XDG_STATE_HOME, or give a state directory", "no home directory to keep state in")
+}
+
+// Open creates path where it is missing and refuses one that others can read
+// or that can't be written. Errors are of kind Usage.
+func Open(path string) (*Dir, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Usage, "", "state directory")
+	}
+	// A link would let whoever owns it move the state elsewhere between runs,
+	// and everything that compares paths needs the real one.
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fault.Wrap(err, fault.Usage, "give a directory that you can write, with --state-dir or XDG_STATE_HOME", "state directory %s can't be made", path)
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Usage, "", "state directory %s", path)
+	}
+	if err := private(path, info); err != nil {
+		return nil, err
+	}
+	d := &Dir{path: path}
+	for _, sub := range []string{d.runs(), d.live()} {
+		if err := os.Mkdir(sub, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, fault.Wrap(err, fault.Usage, "give a directory that you can write, with --state-dir or XDG_STATE_HOME", "state directory %s is not writable", path)
+		}
+	}
+	return d, nil
+}
+
+// Path is the directory, absolute and free of links.
+func (d *Dir) Path() string { return d.path }
+
+// Database is where memory is kept.
+func (d *Dir) Database() string { return filepath.Join(d.path, "drawbridge.db") }
+
+func (d *Dir) runs() string { return filepath.Join(d.path, "runs") }
+func (d *Dir) live() string { return filepath.Join(d.path, "live") }
+
+// Meta is run.json.
+type Meta struct {
+	ID        string     `json:"id"`
+	Workspace string     `json:"workspace"`
+	Channel   string     `json:"channel"`
+	User      string     `json:"user"`
+	Agent     string     `json:"agent"`
+	Level     string     `json:"level"`
+	Folder    string     `json:"folder,omitempty"`
+	Scope     []string   `json:"scope"`
+	Started   time.Time  `json:"started"`
+	Ended     *time.Time `json:"ended,omitempty"`
+	// Status is running, ended, or died: its drawbridge was killed.
+	Status   string `json:"status"`
+	ExitCode *int   `json:"exit_code,omitempty"`
+	Error    string `json:"error,omitempty"`
+	Head     string `json:"audit_head,omitempty"`
+	TempDir  string `json:"temp_dir,omitempty"`
+}
+
+// newMark begins the name of a mark that may not be locked yet.
+const newMark = ".new-"
+
+const (
+	Running = "running"
+	Ended   = "ended"
+	Died    = "died"
+)
+
+// Run is the folder of one live run.
+type Run struct {
+	dir  *Dir
+	lock *os.File
+	Meta Meta
+}
+
+// NewID is a fresh run id: its time, so that names sort, and 64 random bits.
+func NewID(now time.Time) string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return now.UTC().Format("20060102T150405") + "-" + hex.EncodeToString(b[:])
+}
+
+var runID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+
+// Begin makes the folder of a run and marks it alive. m.ID may be chosen by the
+// caller and must be new.
+func (d *Dir) Begin(m Meta) (*Run, error) {
+	if !runID.MatchString(m.ID) {
+		return nil, fault.New(fault.Usage, "use up to 64 of A-Z a-z 0-9 _ . -", "run id %q is not valid", m.ID)
+	}
+	m.Status = Running
+	r := &Run{dir: d, Meta: m}
+	if err := os.Mkdir(r.Path(), 0o700); err != nil {
+		return nil, fault.Wrap(err, fault.Usage, "is the disk full, or the run id taken?", "folder of run %s", m.ID)
+	}
+	var err error
+	if r.lock, err = d.mark(m.ID); err != nil {
+		_ = os.Remove(r.Path())
+		return nil, fault.Wrap(err, fault.Usage, "", "mark run %s alive", m.ID)
+	}
+	if err := r.Save(); err != nil {
+		r.release()
+		_ = os.RemoveAll(r.Path())
+		return nil, err
+	}
+	return r, nil
+}
+
+// Path is the folder of the run.
+func (r *Run) Path() string { return filepath.Join(r.dir.runs(), r.Meta.ID) }
+
+// File is a file in the folder of the run.
+func (r *Run) File(name string) string { return filepath.Join(r.Path(), name) }
+
+// Save writes run.json anew, whole or not at all.
+func (r *Run) Save() error { return save(r.Path(), r.Meta) }
+
+// End saves the run as ended and gives up its mark.
+func (r *Run) End(now time.Time) error {
+	r.Meta.Status = Ended
+	now = now.UTC()
+	r.Meta.Ended = &now
+	err := r.Save()
+	r.release()
+	return err
+}
+
+// Discard removes the folder of a run that never began.
+func (r *Run) Discard() {
+	_ = os.RemoveAll(r.Path())
+	r.release()
+}
+
+func (r *Run) release() {
+	_ = os.Remove(filepath.Join(r.dir.live(), r.Meta.ID))
+	_ = r.lock.Close()
+}
+
+func save(folder string, m Meta) error {
+	b, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(folder, "run.json.new")
+	if err := writePrivate(tmp, append(b, '\n')); err != nil {
+		return fault.Wrap(err, fault.Usage, "is the disk full?", "write run.json")
+	}
+	return os.Rename(tmp, filepath.Join(folder, "run.json"))
+}
+
+func writePrivate(path string, b []byte) error {
+	_ = os.Remove(path)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := f.Chmod(0o600); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		_ = f.Close()
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Close())
+}
+
+// Runs lists the runs on record, oldest first.
+func (d *Dir) Runs() ([]Meta, error) {
+	entries, err := os.ReadDir(d.runs())
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Usage, "", "list runs")
+	}
+	list := []Meta{}
+	for _, e := range entries {
+		if m, err := d.load(e.Name()); err == nil {
+			list = append(list, m)
+		}
+	}
+	return list, nil
+}
+
+// Find is the run called id, or the only one whose id begins or ends with it,
+// or the newest for "last". The error is of kind Usage.
+func (d *Dir) Find(id string) (Meta, string, error) {
+	entries, err := os.ReadDir(d.runs())
+	if err != nil {
+		return Meta{}, "", fault.Wrap(err, fault.Usage, "", "list runs")
+	}
+	var hits []string
+	for _, e := range entries {
+		n := e.Name()
+		switch {
+		case n == id, id == "last": // names sort by time: the last one stays
+			hits = []string{n}
+		case slices.Contains(hits, id):
+		case len(id) >= 4 && (strings.HasPrefix(n, id) || strings.HasSuffix(n, id)):
+			hits = append(hits, n)
+		}
+	}
+	switch len(hits) {
+	case 0:
+		return Meta{}, "", fault.New(fault.Usage, "drawbridge runs list shows them", "no run %q", id)
+	case 1:
+		m, err := d.load(hits[0])
+		if err != nil {
+			// The record may still be there and be what somebody needs.
+			m = Meta{ID: hits[0], Status: "unknown"}
+		}
+		return m, filepath.Join(d.runs(), hits[0]), nil
+	}
+	return Meta{}, "", fault.New(fault.Usage, "give more of the id: "+strings.Join(hits[:min(len(hits), 5)], ", "), "%d runs match %q", len(hits), id)
+}
+
+func (d *Dir) load(id string) (Meta, error) {
+	var m Meta
+	b, err := os.ReadFile(filepath.Join(d.runs(), id, "run.json"))
+	if err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(b, &m); err != nil {
+		return m, err
+	}
+	m.ID = id
+	if m.Status == Running && !d.alive(id) {
+		m.Status = Died
+	}
+	return m, nil
+}
+
+// Prune removes the folders of runs that ended before t and returns their ids.
+// Live runs stay.
+func (d *Dir) Prune(before time.Time) ([]string, error) {
+	runs, err := d.Runs()
+	if err != nil {
+		return nil, err
+	}
+	gone := []string{}
+	for _, m := range runs {
+		at := m.Started
+		if m.Ended != nil {
+			at = *m.Ended
+		}
+		if m.Status == Running || !at.Before(before) {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(d.runs(), m.ID)); err != nil {
+			return gone, fault.Wrap(err, fault.Usage, "", "remove run %s", m.ID)
+		}
+		gone = append(gone, m.ID)
+	}
+	return gone, nil
+}
+
+// Sweep finds runs whose drawbridge was killed, hands each to clean (which ends
+// processes and removes the temporary folder), and marks it as died.
+func (d *Dir) Sweep(clean func(Meta)) {
+	entries, err := os.ReadDir(d.live())
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		path := filepath.Join(d.live(), e.Name())
+		if info, err := e.Info(); strings.HasPrefix(e.Name(), newMark) && err == nil && time.Since(info.ModTime()) < time.Minute {
+			continue // being made right now
+		}
+		f, err := tryLock(path)
+		if err != nil {
+			continue // held: the run is alive
+		}
+		m, err := d.load(e.Name())
+		if err == nil && m.Status != Ended {
+			clean(m)
+			m.Status, m.TempDir = Died, ""
+			_ = save(filepath.Join(d.runs(), m.ID), m)
+		}
+		_ = os.Remove(path)
+		_ = f.Close()
+	}
+}

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package sqlite
+
+func umask(int) (restore func()) { return func() {} }
