@@ -14,8 +14,8 @@ import (
 // described in docs/events.md.
 type Event = event.Event
 
-// Usage counts model tokens.
-type Usage = event.Usage
+// TokenUsage counts model tokens.
+type TokenUsage = event.Usage
 
 // OwnTools says which of its own tools an agent CLI keeps. The zero value is
 // none: the run is sealed, and every effect passes the gate. With any, the run's
@@ -67,8 +67,8 @@ type Result struct {
 	Run       string
 	Level     string // sealed or open
 	OK        bool
-	Text      string // the agent's last answer
-	Usage     *Usage // nil where the CLI does not tell
+	Text      string      // the agent's last answer
+	Usage     *TokenUsage // nil where the CLI does not tell
 	CostUSD   *float64
 	Turns     int
 	AgentExit int      // exit code of the CLI

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Step is what the model does in one turn. Exactly one of Tool, Raw, Text and
-// Status is used, in that order of preference; Delay goes with any of them.
+// Step is what the model does in one turn: a call of Tool, else a call of Raw,
+// else Text. Delay and Status go with any of them.
 type Step struct {
 	// Tool is the short name of a tool, as the server lists it. The call goes
 	// to the offered tool that carries it, in whatever spelling the CLI gave it;
@@ -31,8 +31,8 @@ type Step struct {
 	Args any
 	// Text ends the turn with this text.
 	Text string
-	// Status answers with this HTTP status and an error body instead. The CLI
-	// may try again and gets the same answer, at most Times times; 0 is always.
+	// Status answers with this HTTP status and an error body instead, Times
+	// times before the step is played; Times 0 is always.
 	Status int
 	Times  int
 	// Delay is waited before the answer; an aborted request ends it.

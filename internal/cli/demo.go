@@ -154,7 +154,7 @@ func seed(ctx context.Context, stateDir string) error {
 		return err
 	}
 	defer store.Close()
-	notes := memory.NewService(store, nil)
+	notes := memory.NewService(store.Notes(), nil)
 	for _, n := range []memory.Note{
 		{Workspace: "ws-personal", Text: demoNote, User: "demo"},
 		{Workspace: "ws-client", Text: demoSecret, User: "demo"},

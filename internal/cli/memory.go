@@ -41,7 +41,7 @@ func (m *memoryCmd) with(ctx context.Context, f func(*memory.Service) error) err
 		return err
 	}
 	defer store.Close()
-	return f(memory.NewService(store, nil))
+	return f(memory.NewService(store.Notes(), nil))
 }
 
 func (m *memoryCmd) add() *cobra.Command {

@@ -226,8 +226,10 @@ func TestField73_Disconnect(t *testing.T) {
 			synctest.Wait()
 		}
 		t.Run(fmt.Sprintf("legacy,streaming=%v", streaming), func(t *testing.T) {
-			g := newWaiting()
-			inBubble(t, g.call, func(h *harness, l *pipeListener) {
+			var g *waiting // its channels belong into the bubble
+			gate := func(ctx context.Context, req call.Request) (call.Result, error) { return g.call(ctx, req) }
+			inBubble(t, gate, func(h *harness, l *pipeListener) {
+				g = newWaiting()
 				c := l.dial()
 				go io.Copy(io.Discard, c)
 				_, _ = io.WriteString(c, h.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"slow"}}`))
@@ -253,8 +255,10 @@ func TestField73_Disconnect(t *testing.T) {
 			})
 		})
 		t.Run(fmt.Sprintf("modern,streaming=%v", streaming), func(t *testing.T) {
-			g := newWaiting()
-			inBubble(t, g.call, func(h *harness, l *pipeListener) {
+			var g *waiting // its channels belong into the bubble
+			gate := func(ctx context.Context, req call.Request) (call.Result, error) { return g.call(ctx, req) }
+			inBubble(t, gate, func(h *harness, l *pipeListener) {
+				g = newWaiting()
 				c := l.dial()
 				go io.Copy(io.Discard, c)
 				_, _ = io.WriteString(c, modernCall(h))

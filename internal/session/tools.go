@@ -58,7 +58,7 @@ func (s *Session) tools(dir *state.Dir, pol *policy.Policy) ([]call.Tool, error)
 			return nil, err
 		}
 		s.release = append(s.release, func() { _ = store.Close() })
-		tools = pick(tools, builtin.Memory(memory.NewService(store, s.cfg.Now)), names)
+		tools = pick(tools, builtin.Memory(memory.NewService(store.Notes(), s.cfg.Now)), names)
 	}
 	needFolder := func(tool string) error {
 		if s.cfg.Folder == "" {
