@@ -168,6 +168,17 @@ func TestVerifyJudgesARechainedRecord(t *testing.T) {
 			t.Errorf("%s: %d, %q", name, rep.FirstBad, rep.Problem)
 		}
 	}
+	// A line that says more than a record can, or says it twice: whoever
+	// chained it anew could show one reader this and another one that.
+	for _, more := range []string{`,"tool":"y"`, `,"note":"y"`, `,"Tool":"y"`, `,"layer":""`, ` `} {
+		r := Record{Seq: 2, Prev: headOf(chain()), Time: time.Unix(0, 0).UTC(), Kind: Refused, Tool: "x"}
+		line := bytes.TrimSuffix(appendLine(nil, &r), []byte("}"))
+		line = append(append(line, more...), '}')
+		b := append(append(chain(), line...), '\n')
+		if rep := verify(t, b, hashLine(line)); rep.FirstBad != 2 || !strings.Contains(rep.Problem, "another reader") {
+			t.Errorf("%s: %d, %q", more, rep.FirstBad, rep.Problem)
+		}
+	}
 	newer := bytes.Replace(chain(), []byte(`"run":{"version":1`), []byte(`"run":{"version":2`), 1)
 	if rep := verify(t, newer, ""); !strings.Contains(rep.Problem, "format 2") {
 		t.Errorf("newer format: %q", rep.Problem)

@@ -7,8 +7,8 @@
 # lock as well, with its digest, as one package for each system.
 set -eu
 
-root=$(cd "$(dirname "$0")/npm" && pwd)
-cd "$root"
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here/npm"
 
 say() { printf 'e2e/install.sh: %s\n' "$*" >&2; }
 
@@ -21,11 +21,7 @@ Linux-aarch64 | Linux-arm64) system=linux-arm64 ;;
 	;;
 esac
 
-if command -v sha256sum >/dev/null 2>&1; then
-	digest=$(cat package.json package-lock.json "$0" 2>/dev/null | sha256sum | cut -d' ' -f1)
-else
-	digest=$(cat package.json package-lock.json "$0" 2>/dev/null | shasum -a 256 | cut -d' ' -f1)
-fi
+digest=$(cat package.json package-lock.json "$here/install.sh" | sha256sum | cut -d' ' -f1)
 stamp=node_modules/.drawbridge-installed
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$digest" ]; then
 	exit 0
@@ -36,20 +32,9 @@ if ! command -v npm >/dev/null 2>&1; then
 	exit 1
 fi
 
-# Two installs at once would undo each other. mkdir is the lock that every
-# system has.
-lock=.installing
-tries=0
-until mkdir "$lock" 2>/dev/null; do
-	tries=$((tries + 1))
-	if [ "$tries" -gt 600 ]; then
-		say "another install has held e2e/npm/$lock for ten minutes; remove it if none is running"
-		exit 1
-	fi
-	sleep 1
-done
-trap 'rmdir "$lock"' EXIT
-trap 'exit 130' INT TERM
+# Two installs at once would undo each other.
+exec 9>.install.lock
+flock 9
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$digest" ]; then
 	exit 0
 fi
@@ -59,13 +44,9 @@ fi
 say "installing the pinned programs (about 700 MB, once)"
 npm ci --ignore-scripts --engine-strict=false --loglevel=error >&2
 
-libc=
-if [ "$system" != "" ] && ls /lib/ld-musl-* >/dev/null 2>&1 && ! ls /lib*/ld-linux-* /lib/*/ld-linux-* >/dev/null 2>&1; then
-	libc=-musl
-fi
 rm -rf bin
 mkdir bin
-ln -s "../node_modules/@anthropic-ai/claude-code-$system$libc/claude" bin/claude
+ln -s "../node_modules/@anthropic-ai/claude-code-$system/claude" bin/claude
 ln -s "../node_modules/node-$system/bin/node" bin/node
 ln -s ../node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js bin/mcp-inspector
 

@@ -10,9 +10,16 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/drawbridge-mcp/drawbridge/internal/agent"
+	"github.com/drawbridge-mcp/drawbridge/internal/proc"
 )
 
-func TestMain(m *testing.M) { os.Exit(Main(m)) }
+func TestMain(m *testing.M) {
+	proc.Helper()
+	agent.ScriptedMain()
+	os.Exit(Main(m))
+}
 
 // standin is the least MCP server a CLI takes for one: legacy era, one tool.
 // It is for what the CLI does, not for what the endpoint does.

@@ -449,14 +449,13 @@ func TestFind(t *testing.T) {
 		}
 	}
 	t.Chdir(dir)
-	if _, err := (claude{}).Find("", []string{"PATH=.:" + dir + "/.."}); err == nil {
-		t.Error("found in the current folder")
-	}
+	_, err := claude{}.Find("", []string{"PATH=.::" + dir + "/.."})
+	refused(t, err, "not on the PATH")
 	if in, err := (claude{}).Find("./claude", env); err != nil || in.Path != good {
 		t.Errorf("%+v %v", in, err)
 	}
 
-	_, err := claude{}.Find("", []string{"PATH=/nowhere"})
+	_, err = claude{}.Find("", []string{"PATH=/nowhere"})
 	refused(t, err, "not on the PATH", "npm install -g @anthropic-ai/claude-code", "--agent-path")
 	_, err = claude{}.Find(filepath.Join(dir, "none"), env)
 	refused(t, err, "no such file")

@@ -87,8 +87,8 @@ func (c Commands) run(ctx context.Context, env []string, a commandArgs) (call.Re
 	if a.Timeout != nil {
 		wall = min(wall, time.Duration(count(a.Timeout, 1))*time.Second)
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, wall, errTimeLimit)
-	defer cancel()
+	limited, end := context.WithCancelCause(ctx)
+	defer end(nil)
 
 	suffix := make([]byte, 8)
 	rand.Read(suffix)
@@ -107,7 +107,10 @@ func (c Commands) run(ctx context.Context, env []string, a commandArgs) (call.Re
 		}
 		return call.Errorf("the command could not be started: %v", err), nil
 	}
+	// A busy machine's slow start is not the command's time.
+	limit := time.AfterFunc(wall, func() { end(errTimeLimit) })
 	exit, err := p.Wait()
+	limit.Stop()
 
 	text, cut, repaired := out.Text()
 	timedOut := exit.Ended && context.Cause(limited) == errTimeLimit
@@ -158,7 +161,7 @@ func words(d time.Duration) string {
 	if d%time.Minute == 0 && d > time.Minute {
 		return fmt.Sprintf("%d minutes", d/time.Minute)
 	}
-	return fmt.Sprintf("%g seconds", d.Seconds())
+	return fmt.Sprintf("%g s", d.Seconds())
 }
 
 // kept are the variables a command gets from the caller: who and where the user

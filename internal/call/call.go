@@ -5,6 +5,7 @@ package call
 import (
 	"context"
 	"fmt"
+	"unicode/utf8"
 )
 
 // Binding says whom a run works for. It is fixed when the run starts and is
@@ -128,13 +129,13 @@ func (e *NotAvailable) Error() string {
 // a record.
 const MaxEcho = 256
 
-// Clip cuts s to MaxEcho bytes on a rune boundary.
+// Clip cuts s to MaxEcho bytes, at most three fewer so as to cut no rune.
 func Clip(s string) string {
 	if len(s) <= MaxEcho {
 		return s
 	}
 	n := MaxEcho
-	for n > 0 && s[n]&0xC0 == 0x80 {
+	for n > MaxEcho-(utf8.UTFMax-1) && !utf8.RuneStart(s[n]) {
 		n--
 	}
 	return s[:n]

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -13,8 +14,9 @@ import (
 // MaxDepth is how deep a JSON value from a client may nest.
 const MaxDepth = 128
 
-// ErrSyntax marks bytes that are not one JSON value. Any other error of this
-// file is a value that is JSON and still has two readings, or is too deep.
+// ErrSyntax marks bytes that are not one JSON value in UTF-8. Any other error of
+// CheckJSON and DecodeObject is about a value that is JSON: it has two readings,
+// nests too deep or is no object. The texts of all of them may quote the input.
 var ErrSyntax = errors.New("not valid JSON")
 
 // Member is one member of an object, its value verbatim.
@@ -24,15 +26,13 @@ type Member struct {
 }
 
 // CheckJSON reports whether b is exactly one JSON value that every parser reads
-// alike: valid UTF-8, no object with the same key twice at any depth
-// (RFC 8259 section 4 leaves their meaning open), at most MaxDepth deep.
+// alike: valid UTF-8 without unpaired surrogates, no object with the same key
+// twice at any depth, however it is escaped (RFC 8259 section 4 leaves their
+// meaning open), at most MaxDepth deep.
 func CheckJSON(b []byte) error {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(b))
 	for {
 		_, err := dec.ReadToken()
-		if err == io.EOF && dec.StackDepth() == 0 && dec.InputOffset() > 0 {
-			return nil
-		}
 		if err != nil {
 			return jsonError(err)
 		}
@@ -73,6 +73,24 @@ func Members(b []byte) (ms []Member, ok bool) {
 		ms = append(ms, Member{Name: key, Value: b[end-int64(len(v)) : end]})
 	}
 	return ms, true
+}
+
+// InvisibleJSON is Invisible for the strings and keys of a JSON value, escaped
+// or not. Of bytes that are not JSON it reports what comes before the error.
+func InvisibleJSON(b []byte) bool {
+	if !bytes.Contains(b, []byte(`\u`)) && !bytes.ContainsFunc(b, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		return false
+	}
+	dec := jsontext.NewDecoder(bytes.NewBuffer(b), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	for {
+		t, err := dec.ReadToken()
+		if err != nil {
+			return false
+		}
+		if t.Kind() == '"' && Invisible(t.String()) {
+			return true
+		}
+	}
 }
 
 func jsonError(err error) error {

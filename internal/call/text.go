@@ -10,10 +10,11 @@ import (
 // else is configured. Claude Code drops a whole result above 25,000 tokens.
 const DefaultOutput = 64 << 10
 
-// HeadTail keeps the first three quarters and the last quarter of what is
-// written to it, in bounded memory. The zero value keeps DefaultOutput bytes.
+// HeadTail keeps what is written to it up to Max bytes, and of more the first
+// three quarters of Max and the last quarter, in bounded memory. The zero value
+// keeps DefaultOutput bytes. It is for one goroutine at a time.
 type HeadTail struct {
-	Max  int // bytes kept
+	Max  int // bytes kept, the marker aside; 0 is DefaultOutput
 	head []byte
 	tail []byte // ring, once full
 	next int
@@ -57,7 +58,8 @@ func (h *HeadTail) max() int {
 func (h *HeadTail) headMax() int { return h.max() - h.max()/4 }
 
 // Text is what was kept: valid UTF-8, with a marker in the place of what is
-// missing. cut is how many of the written bytes are missing.
+// missing. cut is how many of the written bytes are missing; repaired reports
+// whether bytes that are no UTF-8 were replaced. More may be written after it.
 func (h *HeadTail) Text() (s string, cut int64, repaired bool) {
 	tail := append(append([]byte(nil), h.tail[h.next:]...), h.tail[:h.next]...)
 	missing := h.n - int64(len(h.head)) - int64(len(tail))
@@ -95,15 +97,21 @@ func repair(s string) (string, int64, bool) {
 }
 
 // Invisible reports whether s holds characters a person reading it can't see
-// or that reorder what is seen: Unicode tags, zero-width and bidi controls.
+// or that reorder what is seen: Unicode's Default_Ignorable_Code_Point (tags,
+// zero-width and bidi controls, fillers, the supplementary variation selectors
+// that can carry bytes) and the interlinear annotation controls. The variation
+// selectors of the basic plane are left out: ordinary emoji have them.
 func Invisible(s string) bool {
 	return strings.ContainsFunc(s, func(r rune) bool {
 		switch {
-		case r < 0x200B:
+		case r < 0xAD, r >= 0xFE00 && r <= 0xFE0F:
 			return false
-		case r >= 0x200B && r <= 0x200F, r >= 0x202A && r <= 0x202E,
-			r >= 0x2060 && r <= 0x2064, r >= 0x2066 && r <= 0x2069,
-			r == 0xFEFF, r >= 0xE0000 && r <= 0xE007F:
+		case r == 0xAD, r == 0x034F, r == 0x061C, r == 0x115F, r == 0x1160,
+			r == 0x17B4, r == 0x17B5, r >= 0x180B && r <= 0x180F,
+			r >= 0x200B && r <= 0x200F, r >= 0x202A && r <= 0x202E,
+			r >= 0x2060 && r <= 0x206F, r == 0x3164, r == 0xFEFF, r == 0xFFA0,
+			r >= 0xFFF0 && r <= 0xFFFB, r >= 0x1BCA0 && r <= 0x1BCA3,
+			r >= 0x1D173 && r <= 0x1D17A, r >= 0xE0000 && r <= 0xE0FFF:
 			return true
 		}
 		return false

@@ -32,7 +32,8 @@ type Catalogue struct {
 
 // New checks and freezes tools. A name that stands twice, a name no model API
 // takes, a schema that is not one and a tool without a function are errors of
-// kind Usage that name the tool.
+// kind Usage that name the tool. No schema is one that takes any object, and no
+// effects are Destructive: the strictest.
 func New(tools ...call.Tool) (*Catalogue, error) {
 	c := &Catalogue{tools: make(map[string]*call.Tool, len(tools))}
 	for _, t := range tools {
@@ -55,6 +56,7 @@ func New(tools ...call.Tool) (*Catalogue, error) {
 		if len(bytes.TrimSpace(t.InputSchema)) == 0 {
 			t.InputSchema = []byte(`{"type":"object"}`)
 		}
+		t.InputSchema = bytes.Clone(t.InputSchema)
 		validate, err := compile(t.InputSchema)
 		if err != nil {
 			return nil, fault.Wrap(err, fault.Usage, `the input schema is a JSON Schema object with "type": "object"`, "input schema of tool %q", t.Name)
@@ -70,7 +72,8 @@ func New(tools ...call.Tool) (*Catalogue, error) {
 // Names lists every tool, sorted.
 func (c *Catalogue) Names() []string { return slices.Clone(c.names) }
 
-// CheckServer reports whether name can be the middle of mcp__name__tool.
+// CheckServer is nil where name can be the middle of mcp__name__tool, and else
+// an error of kind Usage.
 // A double or edge underscore would make the parts ambiguous.
 func CheckServer(name string) error {
 	if !serverName.MatchString(name) || strings.Contains(name, "__") {
@@ -88,7 +91,9 @@ type Scope struct {
 }
 
 // Scope keeps the tools allowed says yes to. server is only used to check that
-// every name fits the model APIs once it is spelled mcp__server__tool.
+// every name fits the model APIs once it is spelled mcp__server__tool; one that
+// does not is an error of kind Usage, and is never shortened: two names could
+// become one.
 func (c *Catalogue) Scope(server string, allowed func(name string) bool) (*Scope, error) {
 	s := &Scope{tools: map[string]*call.Tool{}, names: []string{}}
 	var list bytes.Buffer
@@ -128,7 +133,8 @@ func (s *Scope) Lookup(name string) (*call.Tool, bool) {
 // Names lists the scope, sorted. Never nil.
 func (s *Scope) Names() []string { return slices.Clone(s.names) }
 
-// List is the JSON array of definitions, in the order of Names.
+// List is the JSON array of definitions as tools/list answers it, in the order
+// of Names. The caller must not change it.
 func (s *Scope) List() []byte { return s.list }
 
 // Digest is over List.

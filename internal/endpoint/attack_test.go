@@ -223,9 +223,9 @@ func TestField95_IdleFlood(t *testing.T) {
 	if resp, _ := own.send(t, "POST", h.post(ping)); resp.StatusCode != 200 {
 		t.Errorf("the run's own connection: %s", resp.Status)
 	}
-	h.mu.Lock()
+	h.rec.Lock()
 	refused := len(h.refused)
-	h.mu.Unlock()
+	h.rec.Unlock()
 	if refused < 480 {
 		t.Errorf("%d refusals of 500 idle connections", refused)
 	}
@@ -362,8 +362,8 @@ func TestHooks(t *testing.T) {
 	}
 	c.send(t, "POST", h.post(list))
 	h.dial(t).send(t, "POST", h.post(list))
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.rec.Lock()
+	defer h.rec.Unlock()
 	if h.listed != 2 || h.authed != 1 {
 		t.Errorf("listed %d times, authenticated %d times", h.listed, h.authed)
 	}

@@ -19,7 +19,9 @@ func BenchmarkCall(b *testing.B) {
 	const body = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"get_time","arguments":{"zone":"utc"},"_meta":{"progressToken":1}}}`
 	gate := func(context.Context, call.Request) (call.Result, error) { return call.Text("12:00"), nil }
 	out := call.Result{}
-	outside := func(context.Context, call.Request) (call.Result, error) { return out, &call.NotAvailable{Tool: "get_time"} }
+	outside := func(context.Context, call.Request) (call.Result, error) {
+		return out, &call.NotAvailable{Tool: "get_time"}
+	}
 
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -68,12 +68,12 @@ func (l *listener) Accept() (net.Conn, error) {
 			_ = nc.Close()
 			return nil, net.ErrClosed
 		case full:
-			_ = nc.Close()
 			l.e.refused(KindConns, "")
+			_ = nc.Close()
 			continue
 		case oldest != nil:
-			_ = oldest.Close()
 			l.e.refused(KindPending, "")
+			_ = oldest.Close()
 		}
 		return c, nil
 	}

@@ -36,7 +36,7 @@ const testTools = `[{"name":"get_time","inputSchema":{"type":"object","x":900719
 // it.
 type harness struct {
 	*Endpoint
-	mu      sync.Mutex
+	rec     sync.Mutex
 	calls   []string
 	refused []string
 	details []string
@@ -81,15 +81,15 @@ func startOn(t testing.TB, ln net.Listener, change func(*Config)) *harness {
 }
 
 func (h *harness) note(f func()) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.rec.Lock()
+	defer h.rec.Unlock()
 	f()
 }
 
 // take returns what was recorded since the last call of it.
 func (h *harness) take() (calls, refused, details []string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.rec.Lock()
+	defer h.rec.Unlock()
 	calls, refused, details = h.calls, h.refused, h.details
 	h.calls, h.refused, h.details = nil, nil, nil
 	return calls, refused, details

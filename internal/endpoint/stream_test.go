@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -185,6 +186,28 @@ func TestAcceptsStream(t *testing.T) {
 	}
 }
 
+// TestNothingAfterTheAnswer: a beat whose timer fired just before the answer
+// writes nothing after it.
+func TestNothingAfterTheAnswer(t *testing.T) {
+	h := start(t, nil)
+	for _, open := range []bool{false, true} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/mcp", nil)
+		r.Header.Set("Accept", "text/event-stream")
+		a := h.startAnswer(w, r, []byte("1"))
+		if open {
+			a.beat()
+			a.beat()
+		}
+		a.finish(http.StatusOK, []byte("{}"))
+		want := w.Body.String()
+		a.beat()
+		if got := w.Body.String(); got != want || !strings.Contains(got, "{}") {
+			t.Errorf("open %v: %q after the answer %q", open, got, want)
+		}
+	}
+}
+
 // waiting is a gate whose calls say when they begin and wait for their end.
 type waiting struct {
 	began chan call.Request
@@ -352,8 +375,8 @@ func TestClose(t *testing.T) {
 			t.Error("a connection stayed open")
 		}
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.Endpoint.mu.Lock()
+	defer h.Endpoint.mu.Unlock()
 	if n := len(h.conns); n != 0 {
 		t.Errorf("%d connections left", n)
 	}

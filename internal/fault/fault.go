@@ -68,17 +68,20 @@ func KindOf(err error) Kind {
 	return Agent
 }
 
-// HintOf is the first non-empty hint in err's chain, or "".
+// HintOf is the first non-empty hint in the tree of err, outermost first, or "".
 func HintOf(err error) string {
-	for err != nil {
-		e, ok := errors.AsType[*Error](err)
-		if !ok {
-			return ""
+	if e, ok := err.(*Error); ok && e.Hint != "" {
+		return e.Hint
+	}
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		return HintOf(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			if h := HintOf(err); h != "" {
+				return h
+			}
 		}
-		if e.Hint != "" {
-			return e.Hint
-		}
-		err = e.Err
 	}
 	return ""
 }

@@ -4,8 +4,11 @@
 package gate
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,9 +47,11 @@ type Filter interface {
 
 // Limits bound a run. A limit refuses calls and ends nothing.
 type Limits struct {
-	Calls      int64 // executed calls in the whole run; 0 is no limit
-	Concurrent int   // calls at once; 0 is DefaultConcurrent
-	Output     int   // bytes of one result; 0 is call.DefaultOutput
+	Calls int64 // executed calls in the whole run; 0 is no limit
+	// Concurrent is how many calls may be under way at once, those counted in
+	// whose function was abandoned and has not returned; 0 is DefaultConcurrent.
+	Concurrent int
+	Output     int // bytes of one result; 0 is call.DefaultOutput
 	// Call is how long one call may take; 0 is DefaultCall.
 	Call time.Duration
 	// Grace is how long a cancelled call's function may take to return before
@@ -61,8 +66,9 @@ const (
 	DefaultGrace      = 5 * time.Second
 )
 
-// Config is what a gate is built from. Every field but Limits, Incomplete and
-// Now is required.
+// Config is what a gate is built from. Every field but Limits, Incomplete,
+// Panicked and Now is required. Incomplete and Panicked must not call Close,
+// which waits for the call that tells them.
 type Config struct {
 	Binding   call.Binding
 	Catalogue Catalogue
@@ -72,7 +78,9 @@ type Config struct {
 	Limits    Limits
 	// Incomplete is told, once for each, that a line could not be written.
 	Incomplete func(error)
-	// Panicked is told of a panic in a tool, with its stack.
+	// Panicked is told of a panic in a tool, with its stack, and of one in what
+	// the gate itself is built from, with tool "": such a call is refused, or
+	// its result withheld.
 	Panicked func(tool string, value any, stack []byte)
 	Now      func() time.Time
 }
@@ -83,13 +91,14 @@ type Gate struct {
 	ctx    context.Context // of the run; done when the gate closes
 	cancel context.CancelFunc
 
-	calls sync.WaitGroup // under way; Add only under mu and before closing
-
 	mu        sync.Mutex
-	closing   bool
+	fewer     sync.Cond // inside or running went down
+	closing   bool      // nothing begins any more, a refusal is still recorded
+	closed    bool      // nothing is recorded any more
+	inside    int       // calls in Call, refused ones too
+	running   int       // of these, the ones that were admitted
 	begun     int64
-	running   int
-	abandoned []Abandoned
+	abandoned map[int64]string // the functions still running, by ticket.seq
 }
 
 // ticket is a call that was admitted.
@@ -122,7 +131,8 @@ func New(cfg Config) *Gate {
 	if cfg.Panicked == nil {
 		cfg.Panicked = func(string, any, []byte) {}
 	}
-	g := &Gate{cfg: cfg}
+	g := &Gate{cfg: cfg, abandoned: map[int64]string{}}
+	g.fewer.L = &g.mu
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	return g
 }
@@ -131,11 +141,11 @@ func New(cfg Config) *Gate {
 // name outside the scope; every other refusal is an isError result, because a
 // model reads those and learns, where some clients repeat a call on an error.
 func (g *Gate) Call(ctx context.Context, req call.Request) (call.Result, error) {
-	tool, args, no := g.resolve(req)
-	if no != nil {
-		return g.refuse(req, tool, no)
+	if !g.enter() {
+		return call.Errorf("refused: the run has ended"), nil
 	}
-	decision, no := g.decide(req, tool, args)
+	defer g.exit()
+	tool, decision, no := g.judge(req)
 	if no != nil {
 		return g.refuse(req, tool, no)
 	}
@@ -158,7 +168,7 @@ type refusal struct {
 	decision   call.Decision
 	text       string // for the model
 	err        error  // instead of text: the call is answered by an error
-	unrecorded error  // why its line could not be written: there is none to write
+	unrecorded bool   // its line could not be written: there is none to write
 }
 
 func deny(layer, rule, text string) *refusal {
@@ -166,6 +176,45 @@ func deny(layer, rule, text string) *refusal {
 		decision: call.Decision{Verdict: call.Deny, Layer: layer, Rule: rule, Reason: text},
 		text:     text,
 	}
+}
+
+// maxReason is how many bytes a refusal may have that tells what is wrong with
+// the arguments: it names what the client sent, in the client's own words.
+const maxReason = 4 * call.MaxEcho
+
+// say is text that holds a client's own words, fit for a record and an answer:
+// masked before it is cut, for a cut must not leave half a secret behind.
+func (g *Gate) say(text string) string {
+	text, _ = g.cfg.Filter.Text(text)
+	text, _, _ = clip(text, maxReason)
+	return text
+}
+
+// safely runs f and reports whether it came through without a panic. A panic in
+// what the gate is built from refuses a call and takes no process down.
+func (g *Gate) safely(f func()) (ok bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			g.cfg.Panicked("", v, debug.Stack())
+		}
+	}()
+	f()
+	return true
+}
+
+// judge is resolve and decide. A panic on the way is a denial, as any other
+// failure to judge is.
+func (g *Gate) judge(req call.Request) (tool *call.Tool, d call.Decision, no *refusal) {
+	judged := g.safely(func() {
+		var args map[string]any
+		if tool, args, no = g.resolve(req); no == nil {
+			d, no = g.decide(req, tool, args)
+		}
+	})
+	if !judged {
+		no = deny("gate", "panic", "refused: the call could not be judged")
+	}
+	return tool, d, no
 }
 
 // resolve finds the tool and reads the arguments, once and strictly.
@@ -182,12 +231,12 @@ func (g *Gate) resolve(req call.Request) (*call.Tool, map[string]any, *refusal) 
 	if req.Arguments != nil {
 		var err error
 		if args, err = call.DecodeObject(req.Arguments); err != nil {
-			return tool, nil, deny("arguments", "", "arguments: "+err.Error())
+			return tool, nil, deny("arguments", "", g.say("arguments: "+err.Error()))
 		}
 	}
 	if tool.Validate != nil {
 		if err := tool.Validate(args); err != nil {
-			return tool, nil, deny("arguments", "schema", err.Error())
+			return tool, nil, deny("arguments", "schema", g.say(err.Error()))
 		}
 	}
 	return tool, args, nil
@@ -200,53 +249,73 @@ func (g *Gate) decide(req call.Request, tool *call.Tool, args map[string]any) (c
 		return d, nil
 	case call.Ask:
 		d.Reason = "a person must be asked before this call, and nobody can be asked in this run"
+	default: // also a verdict that is none
+		d.Verdict = call.Deny
+	}
+	if d.Reason == "" {
+		d.Reason = "the policy does not allow this call"
 	}
 	return d, &refusal{decision: d, text: "refused: " + d.Reason}
 }
 
 // begin makes the record durable and only then lets the call on.
 func (g *Gate) begin(req call.Request, tool *call.Tool, d call.Decision) (*ticket, *refusal) {
-	t := &ticket{tool: tool.Name}
-	if no := g.admit(t); no != nil {
+	if no := g.admit(); no != nil {
 		return nil, no
 	}
-	line := g.line(req, tool, d)
-	line.Kind = audit.Begin
-	line, err := g.cfg.Record.Append(line, tool.Effects != call.Read)
+	line, err := g.write(tool.Effects != call.Read, func() audit.Record {
+		r := g.line(req, tool, d)
+		r.Kind = audit.Begin
+		return r
+	})
 	if err != nil {
 		g.leave()
-		g.cfg.Incomplete(err)
 		no := deny("audit", "", "the call was not run: its audit record could not be written")
-		no.unrecorded = err
+		no.unrecorded = true
 		return nil, no
 	}
-	t.seq = line.Seq
-	return t, nil
+	return &ticket{seq: line.Seq, tool: tool.Name, start: g.cfg.Now()}, nil
 }
 
-func (g *Gate) admit(t *ticket) *refusal {
+func (g *Gate) admit() *refusal {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case g.closing:
 		return deny("run", "ended", "refused: the run is ending")
-	case g.running >= g.cfg.Limits.Concurrent:
+	case g.running+len(g.abandoned) >= g.cfg.Limits.Concurrent:
 		return deny("limits", "concurrent", "refused: too many calls at once; wait for one of them to finish and try again")
 	case g.cfg.Limits.Calls > 0 && g.begun >= g.cfg.Limits.Calls:
 		return deny("limits", "calls", "refused: this run has used up its number of tool calls; finish without further calls")
 	}
 	g.begun++
 	g.running++
-	g.calls.Add(1)
-	t.start = g.cfg.Now()
 	return nil
 }
 
 func (g *Gate) leave() {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	g.running--
-	g.mu.Unlock()
-	g.calls.Done()
+	g.fewer.Broadcast()
+}
+
+// enter reports whether a call, or its refusal, can still be recorded.
+func (g *Gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
+	g.inside++
+	return true
+}
+
+func (g *Gate) exit() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inside--
+	g.fewer.Broadcast()
 }
 
 // during ties ctx to the life of the run and to the time one call may take.
@@ -258,23 +327,26 @@ func (g *Gate) during(ctx context.Context) (context.Context, func()) {
 
 // recheck asks again what may have changed while the record was written.
 func (g *Gate) recheck(ctx context.Context, req call.Request) *refusal {
-	if ctx.Err() != nil {
+	// The end of the run reaches ctx by way of another goroutine: too late.
+	if g.ctx.Err() != nil || ctx.Err() != nil {
 		return deny("run", "cancelled", "the call was cancelled before it ran")
 	}
-	if req.Attached != nil && !req.Attached() {
+	attached := true
+	if req.Attached != nil && !g.safely(func() { attached = req.Attached() }) || !attached {
 		return deny("run", "detached", "nobody waits for this call any more; it was not run")
 	}
 	return nil
 }
 
 func (g *Gate) refuse(req call.Request, tool *call.Tool, no *refusal) (call.Result, error) {
-	if no.unrecorded == nil {
-		line := g.line(req, tool, no.decision)
-		line.Kind = audit.Refused
-		line.Reason = no.decision.Reason
-		if _, err := g.cfg.Record.Append(line, false); err != nil {
-			g.cfg.Incomplete(err)
-		}
+	if !no.unrecorded {
+		// The call is refused either way, and Incomplete is told of a failure.
+		_, _ = g.write(false, func() audit.Record {
+			r := g.line(req, tool, no.decision)
+			r.Kind = audit.Refused
+			r.Reason = no.decision.Reason
+			return r
+		})
 	}
 	if no.err != nil {
 		return call.Result{}, no.err
@@ -289,17 +361,28 @@ type Abandoned struct {
 }
 
 // Close lets no further call in, cancels those under way and returns when each
-// has its End line, which takes at most Limits.Grace. It names the calls whose
-// functions still run: nothing they return is delivered. Close is idempotent.
+// has its End line, which takes at most Limits.Grace. It names, in the order they
+// began, the calls whose functions still run: nothing they return is delivered.
+// A call that comes while Close waits is refused and recorded; one that comes
+// later is refused without a record. Close is idempotent.
 func (g *Gate) Close() []Abandoned {
 	g.mu.Lock()
-	g.closing = true
-	g.mu.Unlock()
-	g.cancel()
-	g.calls.Wait()
-	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.abandoned
+	g.closing = true
+	g.cancel()
+	for g.running > 0 {
+		g.fewer.Wait()
+	}
+	g.closed = true
+	for g.inside > 0 {
+		g.fewer.Wait()
+	}
+	var still []Abandoned
+	for seq, tool := range g.abandoned {
+		still = append(still, Abandoned{Tool: tool, Call: seq})
+	}
+	slices.SortFunc(still, func(a, b Abandoned) int { return cmp.Compare(a.Call, b.Call) })
+	return still
 }
 
 // Busy reports whether a call is under way.
@@ -309,12 +392,16 @@ func (g *Gate) Busy() bool {
 	return g.running > 0
 }
 
-func (g *Gate) append(r audit.Record) error {
-	_, err := g.cfg.Record.Append(r, false)
+// write appends the line that r makes. Incomplete is told of any failure, and
+// before the call leaves, so that Close returns after it.
+func (g *Gate) write(durable bool, r func() audit.Record) (line audit.Record, err error) {
+	if !g.safely(func() { line, err = g.cfg.Record.Append(r(), durable) }) {
+		err = errPanic
+	}
 	if err != nil {
 		g.cfg.Incomplete(err)
 	}
-	return err
+	return line, err
 }
 
-var errWithheld = errors.New("the tool ran, but its result is withheld: the audit record could not be written")
+var errPanic = errors.New("a panic while an audit line was written")

@@ -22,7 +22,12 @@ type answer struct {
 // is done no longer than the grace.
 func (g *Gate) run(ctx context.Context, t *ticket, tool *call.Tool, req call.Request) (call.Result, audit.Outcome) {
 	done := make(chan answer, 1)
-	go func() { done <- g.invoke(ctx, tool, req) }()
+	go func() {
+		// Also after runtime.Goexit, which runs deferred calls and nothing else.
+		a := failed(tool)
+		defer func() { done <- a; g.returned(t) }()
+		a = g.invoke(ctx, tool, req)
+	}()
 	select {
 	case a := <-done:
 		return a.res, a.outcome
@@ -36,9 +41,27 @@ func (g *Gate) run(ctx context.Context, t *ticket, tool *call.Tool, req call.Req
 	case <-grace.C:
 	}
 	g.mu.Lock()
-	g.abandoned = append(g.abandoned, Abandoned{Tool: t.tool, Call: t.seq})
-	g.mu.Unlock()
+	defer g.mu.Unlock()
+	select {
+	case a := <-done: // it may have been to returned already, and won't be again
+		return a.res, a.outcome
+	default:
+	}
+	g.abandoned[t.seq] = t.tool
 	return call.Errorf("%s", stopped(ctx)), audit.Abandoned
+}
+
+// returned forgets an abandoned call whose function came back after all.
+func (g *Gate) returned(t *ticket) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.abandoned, t.seq)
+}
+
+// failed is the answer of a function that did not return. What it panicked with
+// is for the log: it may hold anything.
+func failed(tool *call.Tool) answer {
+	return answer{call.Errorf("tool '%s' failed inside; whoever runs this agent finds the reason in the log", tool.Name), audit.Panic}
 }
 
 // invoke is the only place in the program that calls a tool.
@@ -48,7 +71,7 @@ func (g *Gate) invoke(ctx context.Context, tool *call.Tool, req call.Request) (a
 		// Not returned and nothing recovered is runtime.Goexit.
 		if v := recover(); v != nil || !returned {
 			g.cfg.Panicked(tool.Name, v, debug.Stack())
-			a = answer{call.Errorf("tool '%s' failed inside; whoever runs this agent finds the reason in the log", tool.Name), audit.Panic}
+			a = failed(tool)
 		}
 	}()
 	inv := call.Invocation{Binding: g.cfg.Binding, Arguments: req.Arguments}
@@ -78,60 +101,77 @@ func stopped(ctx context.Context) string {
 // end records the outcome and only then lets the result out.
 func (g *Gate) end(t *ticket, res call.Result, outcome audit.Outcome) call.Result {
 	micros := g.cfg.Now().Sub(t.start).Microseconds()
-	res, size := g.finish(res)
-	err := g.append(audit.Record{
-		Kind: audit.End, Call: t.seq, Tool: t.tool, Outcome: outcome, Micros: micros, ResultSize: size,
-		Cut: res.Flags.Cut, Redacted: res.Flags.Redacted, Repaired: res.Flags.Repaired, Invisible: res.Flags.Invisible,
+	size := 0
+	if !g.safely(func() { res, size = g.finish(res) }) {
+		res, size = call.Errorf("the tool ran, but its result is withheld: it could not be checked for secrets"), 0
+	}
+	_, err := g.write(false, func() audit.Record {
+		return audit.Record{
+			Kind: audit.End, Call: t.seq, Tool: t.tool, Outcome: outcome, Micros: micros, ResultSize: size,
+			Cut: res.Flags.Cut, Redacted: res.Flags.Redacted, Repaired: res.Flags.Repaired, Invisible: res.Flags.Invisible,
+		}
 	})
 	if err != nil {
-		return call.Errorf("%s", errWithheld)
+		return call.Errorf("the tool ran, but its result is withheld: the audit record could not be written")
 	}
 	return res
 }
 
 // finish masks known secrets, repairs text and cuts what is over the limit, and
 // flags each. Masking comes first: a cut must not leave half a secret behind.
-func (g *Gate) finish(res call.Result) (call.Result, int) {
-	left, size := g.cfg.Limits.Output, 0
-	blocks := make([]call.Block, 0, len(res.Content))
-	for _, b := range res.Content {
-		if b.JSON != nil {
-			size += len(b.JSON)
-			masked, n := g.cfg.Filter.JSON(b.JSON)
-			res.Flags.Redacted += n
+// Content and Structured have the limit each. size is what the tool returned.
+func (g *Gate) finish(res call.Result) (_ call.Result, size int) {
+	left, dropped := g.cfg.Limits.Output, 0
+	blocks := make([]call.Block, 0, min(len(res.Content), 16))
+	for i, b := range res.Content {
+		size += len(b.Text) + len(b.JSON)
+		switch {
+		case left <= 0 && i > 0: // one marker for all that is left
+			dropped += len(b.Text) + len(b.JSON)
+			continue
+		case b.JSON != nil:
+			masked := g.maskJSON(b.JSON, &res.Flags)
+			b = call.Block{JSON: masked}
 			if len(masked) > left {
 				res.Flags.Cut += int64(len(masked))
-				blocks = append(blocks, call.Block{Text: call.CutMarker(int64(len(masked)))})
-				continue
+				b = call.Block{Text: call.CutMarker(int64(len(masked)))}
 			}
-			left -= len(masked)
-			blocks = append(blocks, call.Block{JSON: masked})
-			continue
+		default:
+			text, n := g.cfg.Filter.Text(b.Text)
+			text, cut, repaired := clip(text, left)
+			b = call.Block{Text: text}
+			res.Flags.Redacted += n
+			res.Flags.Cut += cut
+			res.Flags.Repaired = res.Flags.Repaired || repaired
+			res.Flags.Invisible = res.Flags.Invisible || call.Invisible(text)
 		}
-		size += len(b.Text)
-		text, n := g.cfg.Filter.Text(b.Text)
-		res.Flags.Redacted += n
-		text, cut, repaired := clip(text, left)
-		left -= min(left, len(text))
-		res.Flags.Cut += cut
-		res.Flags.Repaired = res.Flags.Repaired || repaired
-		res.Flags.Invisible = res.Flags.Invisible || call.Invisible(text)
-		blocks = append(blocks, call.Block{Text: text})
+		blocks = append(blocks, b)
+		left -= max(1, len(b.Text)+len(b.JSON)) // blocks without text are not free
+	}
+	if dropped > 0 {
+		res.Flags.Cut += int64(dropped)
+		blocks = append(blocks, call.Block{Text: call.CutMarker(int64(dropped))})
 	}
 	res.Content = blocks
 	if res.Structured != nil {
 		size += len(res.Structured)
-		masked, n := g.cfg.Filter.JSON(res.Structured)
-		res.Flags.Redacted += n
-		res.Structured = masked
-		if len(masked) > g.cfg.Limits.Output {
-			res.Flags.Cut += int64(len(masked))
+		res.Structured = g.maskJSON(res.Structured, &res.Flags)
+		if n := len(res.Structured); n > g.cfg.Limits.Output {
+			res.Flags.Cut += int64(n)
 			res.Structured = nil
 		}
 	}
 	return res, size
 }
 
+func (g *Gate) maskJSON(b []byte, f *call.Flags) []byte {
+	masked, n := g.cfg.Filter.JSON(b)
+	f.Redacted += n
+	f.Invisible = f.Invisible || call.InvisibleJSON(masked)
+	return masked
+}
+
+// clip cuts s to about limit bytes, the marker aside.
 func clip(s string, limit int) (string, int64, bool) {
 	if limit <= 0 && s != "" {
 		return call.CutMarker(int64(len(s))), int64(len(s)), false

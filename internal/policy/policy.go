@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/call"
@@ -77,9 +78,22 @@ func glob(pattern, s string) bool {
 // Layer is one source of narrowing. The first layer grants, the others can
 // only take away.
 type Layer struct {
-	Name  string
+	Name string
+	// Allow is, in the first layer, all that is granted. In a later one it takes
+	// away every tool it does not name; there nil says nothing, and an empty
+	// list that is not nil names nothing.
 	Allow []Pattern
-	Deny  []Pattern
+	// Deny takes away what it names, whatever Allow says in any layer.
+	Deny []Pattern
+}
+
+func first(ps []Pattern, name string) (Pattern, bool) {
+	for _, p := range ps {
+		if p.Match(name) {
+			return p, true
+		}
+	}
+	return Pattern{}, false
 }
 
 // Policy is the layers of one run, frozen.
@@ -99,7 +113,7 @@ func FromFlags(allow, known []string) (*Policy, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !matchesAny(p, known) {
+		if !slices.ContainsFunc(known, p.Match) {
 			return nil, fault.New(fault.Usage, fault.Suggest(s, known), "allow: no tool is called %q", call.Clip(s))
 		}
 		layer.Allow = append(layer.Allow, p)
@@ -107,21 +121,14 @@ func FromFlags(allow, known []string) (*Policy, error) {
 	return New(layer), nil
 }
 
-func matchesAny(p Pattern, names []string) bool {
-	for _, n := range names {
-		if p.Match(n) {
-			return true
-		}
-	}
-	return false
-}
-
 // New freezes layers. Without a layer nothing is granted.
 func New(layers ...Layer) *Policy {
-	p := &Policy{layers: layers}
+	p := &Policy{}
 	h := sha256.New()
 	for _, l := range layers {
-		fmt.Fprintf(h, "layer %q allow %q deny %q\n", l.Name, l.Allow, l.Deny)
+		l.Allow, l.Deny = slices.Clone(l.Allow), slices.Clone(l.Deny)
+		p.layers = append(p.layers, l)
+		fmt.Fprintf(h, "layer %q allow %t %q deny %q\n", l.Name, l.Allow != nil, l.Allow, l.Deny)
 	}
 	p.digest = "sha256:" + hex.EncodeToString(h.Sum(nil))
 	return p
@@ -146,19 +153,22 @@ func (p *Policy) judge(name string) call.Decision {
 	if len(p.layers) == 0 {
 		return denied("default", "")
 	}
-	d := denied(p.layers[0].Name, "")
-	for _, a := range p.layers[0].Allow {
-		if a.Match(name) {
-			d = call.Decision{Verdict: call.Allow, Layer: p.layers[0].Name, Rule: "allow " + a.text}
-			break
-		}
-	}
 	for _, l := range p.layers {
-		for _, x := range l.Deny {
-			if x.Match(name) {
-				return denied(l.Name, "deny "+x.text)
-			}
+		if x, ok := first(l.Deny, name); ok {
+			return denied(l.Name, "deny "+x.text)
 		}
 	}
-	return d
+	granted, ok := first(p.layers[0].Allow, name)
+	if !ok {
+		return denied(p.layers[0].Name, "")
+	}
+	for _, l := range p.layers[1:] {
+		if l.Allow == nil {
+			continue
+		}
+		if _, ok := first(l.Allow, name); !ok {
+			return denied(l.Name, "")
+		}
+	}
+	return call.Decision{Verdict: call.Allow, Layer: p.layers[0].Name, Rule: "allow " + granted.text}
 }

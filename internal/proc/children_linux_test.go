@@ -65,6 +65,7 @@ func child(ops []string) {
 			return
 		case "stop":
 			must(unix.Kill(os.Getpid(), unix.SIGSTOP))
+			nap() // another thread may take the signal
 		case "sleep":
 			nap()
 		case "embed": // a program that starts a tree: marker, then the tree's ops

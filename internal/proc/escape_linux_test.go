@@ -88,7 +88,7 @@ func TestField60_GrandchildKeepsThePipe(t *testing.T) {
 			if out.String() != "hi\n" || e.Ended != (code < 0) || code >= 0 && e.Code != code {
 				t.Errorf("%q %+v", out.String(), e)
 			}
-			if code == 0 && !slices.Contains(e.Leftovers, "sleep") {
+			if code == 0 && len(e.Leftovers) == 0 {
 				t.Errorf("leftovers: %v", e.Leftovers)
 			}
 		})
@@ -236,6 +236,27 @@ func TestLostHelperWithoutMarker(t *testing.T) {
 	}
 }
 
+// One that is stopped goes on, so that it can clean up.
+func TestEndLetsTheStoppedCleanUp(t *testing.T) {
+	var out bytes.Buffer
+	fw := &firstWrite{w: &out, seen: make(chan struct{})}
+	s := shell(t, "trap 'echo cleaned; exit 9' TERM; echo ready; kill -STOP $$; while :; do sleep 0.05; done")
+	s.Stdout, s.Grace = fw, 20*time.Second
+	p := start(t, s)
+	<-fw.seen
+	gone(t, func() []int {
+		q, _ := lookup(p.PID())
+		if q.state == 'T' {
+			return nil
+		}
+		return []int{p.PID()}
+	})
+	p.End()
+	if e := wait(t, p); e.Code != 9 || out.String() != "ready\ncleaned\n" {
+		t.Errorf("%+v %q", e, out.String())
+	}
+}
+
 // A helper that somebody has stopped still ends the tree when told to.
 func TestStoppedHelper(t *testing.T) {
 	p := start(t, shell(t, "sleep 300"))
@@ -319,6 +340,8 @@ func TestSweepAfterBothAreKilled(t *testing.T) {
 	unix.Kill(q.ppid, unix.SIGKILL)
 	cmd.Process.Kill()
 	cmd.Wait()
+	// Of the process itself the kernel sees to that.
+	gone(t, func() []int { return living(pids[:1]) })
 	daemon := pids[1:]
 	if len(living(daemon)) != 1 {
 		t.Fatal("the daemon is gone before the sweep")

@@ -220,7 +220,16 @@ func TestSlowWriterLosesNothing(t *testing.T) {
 	})
 	s.Stdout = slow
 	p := start(t, s)
-	time.AfterFunc(drainTime+500*time.Millisecond, func() { close(first) })
+	over := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.over
+	}
+	for !over() {
+		time.Sleep(5 * time.Millisecond)
+	}
+	time.Sleep(drainTime + 500*time.Millisecond)
+	close(first)
 	wait(t, p)
 	if out.Len() != 125536 {
 		t.Errorf("got %d bytes", out.Len())

@@ -97,7 +97,7 @@ func TestField104_Shapes(t *testing.T) {
 		"a -----BEGIN RSA PRIVATE KEY-----\nx\n-----END RSA PRIVATE KEY----- b": "a [redacted] b",
 		"a -----BEGIN OPENSSH PRIVATE KEY-----\nx\n-----END OPEN":               "a [redacted]",
 		"-----BEGIN PGP PRIVATE KEY BLOCK":                                      "[redacted]",
-		"key sk-ant-REDACTED.":                                                  "key [redacted].",
+		"key sk-proj-0123456789_abcdefg-x.":                                     "key [redacted].",
 		"ghp_0123456789abcdefghijABCDEFGHIJ012345":                              "[redacted]",
 		"x=github_pat_11ABCDEFG0123456789_abcdef;":                              "x=[redacted];",
 		"xoxb-1234567890-abc (AKIAIOSFODNN7EXAMPLE)":                            "[redacted] ([redacted])",
@@ -295,7 +295,7 @@ func TestNoQuadraticTime(t *testing.T) {
 }
 
 func BenchmarkArguments32K(b *testing.B) {
-	s := New(runToken, "sk-ant-REDACTED")
+	s := New(runToken, "sk-0123456789abcdefghijkl")
 	in := fmt.Appendf(nil, `{"path":"notes.md","text":%s,"limit":5}`, quote(prose(32<<10)))
 	b.SetBytes(int64(len(in)))
 	for b.Loop() {

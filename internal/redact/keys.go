@@ -1,6 +1,7 @@
 package redact
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 )
@@ -53,7 +54,7 @@ var aboutWords = map[string]bool{
 // classify says what a key is by its words: camelCase, snake_case, kebab-case
 // and dots part words, and case does not matter.
 func classify(key []byte) keyClass {
-	if len(key) < 3 || len(key) > 128 {
+	if len(key) < 3 || len(key) > maxKey || !hinted(key) {
 		return plain
 	}
 	var arr [16]string
@@ -90,6 +91,28 @@ func classify(key []byte) keyClass {
 		return secret
 	}
 	return plain
+}
+
+const maxKey = 128
+
+// hints are parts of which every secret key has one. Most keys have none, and
+// need no splitting.
+var hints = []string{"key", "pass", "pwd", "secret", "token", "cookie", "cred", "auth", "jwt", "bearer"}
+
+func hinted(key []byte) bool {
+	var buf [maxKey]byte
+	low := buf[:copy(buf[:], key)]
+	for i, c := range low {
+		if c >= 'A' && c <= 'Z' {
+			low[i] = c + 'a' - 'A'
+		}
+	}
+	for _, h := range hints {
+		if bytes.Contains(low, []byte(h)) {
+			return true
+		}
+	}
+	return false
 }
 
 // splitWords appends the words of a key in lower case, without its digits.

@@ -232,7 +232,7 @@ func FuzzSecrets(f *testing.F) {
 }
 
 func BenchmarkBytes32K(b *testing.B) {
-	s := New(runToken, "sk-ant-REDACTED", "hunter2hunter2")
+	s := New(runToken, "sk-0123456789abcdefghijkl", "hunter2hunter2")
 	text := prose(32 << 10)
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
@@ -241,7 +241,7 @@ func BenchmarkBytes32K(b *testing.B) {
 }
 
 func BenchmarkWriterLines(b *testing.B) {
-	s := New(runToken, "sk-ant-REDACTED", "hunter2hunter2")
+	s := New(runToken, "sk-0123456789abcdefghijkl", "hunter2hunter2")
 	w := s.Writer(io.Discard)
 	line := prose(200)
 	b.SetBytes(200)

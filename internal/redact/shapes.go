@@ -15,13 +15,15 @@ var triggers = func() (t [256]bool) {
 	return t
 }()
 
-// prefixes of tokens that their makers gave a shape, by the byte that ends the
-// prefix. min is how many bytes must follow; digit asks for one among them.
-var prefixes = map[byte][]struct {
+type prefix struct {
 	text  string
 	min   int
 	digit bool
-}{
+}
+
+// prefixes of tokens that their makers gave a shape, by the byte that ends the
+// prefix. min is how many bytes must follow; digit asks for one among them.
+var prefixes = [256][]prefix{
 	'-': {
 		{"sk-", 16, true}, {"glpat-", 16, false}, {"xapp-", 10, false}, {"pypi-", 16, true},
 		{"xoxa-", 8, false}, {"xoxb-", 8, false}, {"xoxe-", 8, false}, {"xoxo-", 8, false}, {"xoxp-", 8, false}, {"xoxr-", 8, false}, {"xoxs-", 8, false},
@@ -49,6 +51,9 @@ func shapes(b []byte, spans []span) []span {
 		var sp span
 		switch c {
 		case ' ':
+			if i < 5 || b[i-1]|0x20 != 'c' && b[i-1]|0x20 != 'r' {
+				continue
+			}
 			sp = scheme(b, i)
 		case ':':
 			if sp = userinfo(b, i); sp.end == 0 {
@@ -96,7 +101,7 @@ func (r *run) at(b []byte, i int) {
 func token(b []byte, i int, r *run) span {
 	for _, p := range prefixes[b[i]] {
 		start := i + 1 - len(p.text)
-		if start < 0 || string(b[start:i+1]) != p.text || start > 0 && isAlnum(b[start-1]) {
+		if start < 0 || b[start] != p.text[0] || string(b[start:i+1]) != p.text || start > 0 && isAlnum(b[start-1]) {
 			continue
 		}
 		r.at(b, i+1)
@@ -237,32 +242,39 @@ func name(b []byte, i int) (start int, word []byte) {
 // assignment finds the value in name=value: a query parameter, a form, a shell
 // variable, an option.
 func assignment(b []byte, i int) span {
+	if i+1 >= len(b) || b[i+1] == '=' || b[i+1] == ' ' {
+		return span{}
+	}
 	start, word := name(b, i)
-	if len(word) == 0 || i+1 >= len(b) || b[i+1] == '=' {
+	if len(word) == 0 {
 		return span{}
 	}
 	word = bytes.TrimLeft(word, "-")
-	inQuery := start > 0 && (b[start-1] == '?' || b[start-1] == '&')
+	class, least := classify(word), 0
+	if class == plain && start > 0 && (b[start-1] == '?' || b[start-1] == '&') {
+		least = secretParameter(word)
+	}
+	if class == plain && least == 0 {
+		return span{}
+	}
 	value := operand(b, i+1, "&;")
-	switch {
-	case classify(word) == secret:
-	case classify(word) == notCount && bytes.ContainsFunc(b[value.start:value.end], func(r rune) bool { return r < '0' || r > '9' }):
-	case inQuery && secretParameter(word, value.end-value.start):
-	default:
+	number := !bytes.ContainsFunc(b[value.start:value.end], func(r rune) bool { return r < '0' || r > '9' })
+	if class == notCount && number || value.end-value.start < least {
 		return span{}
 	}
 	return value
 }
 
-// secretParameter knows names that give a secret away only in a URL.
-func secretParameter(word []byte, size int) bool {
+// secretParameter knows names that give a secret away only in a URL, and says
+// how long the value of one is at least; 0 for any other name.
+func secretParameter(word []byte) int {
 	switch string(bytes.ToLower(word)) {
-	case "sig", "signature", "x-amz-signature", "x-goog-signature", "x-amz-credential", "pass", "pw", "sid", "sessionid", "session_id", "assertion":
-		return true
+	case "sig", "signature", "x-amz-signature", "x-goog-signature", "x-amz-credential", "pass", "sid", "sessionid", "session_id", "assertion":
+		return 1
 	case "key", "code":
-		return size >= 16
+		return 16
 	}
-	return false
+	return 0
 }
 
 // option finds the value of --name value. (--name=value is an assignment.)

@@ -50,11 +50,15 @@ func Open(path string) (*Dir, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Usage, "", "state directory")
 	}
+	const writable = "give a directory that you can write, with --state-dir or XDG_STATE_HOME"
+	if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
+		err = makePrivate(path)
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Usage, writable, "state directory %s can't be made", path)
+	}
 	// A link would let whoever owns it move the state elsewhere between runs,
 	// and everything that compares paths needs the real one.
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fault.Wrap(err, fault.Usage, "give a directory that you can write, with --state-dir or XDG_STATE_HOME", "state directory %s can't be made", path)
-	}
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}
@@ -67,11 +71,24 @@ func Open(path string) (*Dir, error) {
 	}
 	d := &Dir{path: path}
 	for _, sub := range []string{d.runs(), d.live()} {
-		if err := os.Mkdir(sub, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, fault.Wrap(err, fault.Usage, "give a directory that you can write, with --state-dir or XDG_STATE_HOME", "state directory %s is not writable", path)
+		if err := makePrivate(sub); err != nil {
+			return nil, fault.Wrap(err, fault.Usage, writable, "state directory %s is not writable", path)
 		}
 	}
 	return d, nil
+}
+
+// makePrivate makes a directory where there is none. Its mode is set apart,
+// because a umask may take bits of the owner away.
+func makePrivate(path string) error {
+	err := os.Mkdir(path, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o700)
 }
 
 // Path is the directory, absolute and free of links.
@@ -95,7 +112,7 @@ type Meta struct {
 	Scope     []string   `json:"scope"`
 	Started   time.Time  `json:"started"`
 	Ended     *time.Time `json:"ended,omitempty"`
-	// Status is running, ended, or died: its drawbridge was killed.
+	// Status is one of Running, Ended, Died and Unknown.
 	Status   string `json:"status"`
 	ExitCode *int   `json:"exit_code,omitempty"`
 	Error    string `json:"error,omitempty"`
@@ -106,11 +123,17 @@ type Meta struct {
 // newMark begins the name of a mark that may not be locked yet.
 const newMark = ".new-"
 
+// What Meta.Status says.
 const (
 	Running = "running"
 	Ended   = "ended"
-	Died    = "died"
+	Died    = "died"    // its drawbridge was killed
+	Unknown = "unknown" // its run.json can't be read; the record may still be whole
 )
+
+// young is how old something must be that is not marked and locked, before it
+// is taken for a leftover: it may be in the making.
+const young = time.Minute
 
 // Run is the folder of one live run.
 type Run struct {
@@ -129,17 +152,20 @@ func NewID(now time.Time) string {
 var runID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
 // Begin makes the folder of a run and marks it alive. m.ID may be chosen by the
-// caller and must be new.
+// caller and must be new; m.Status is set. Errors are of kind Usage.
 func (d *Dir) Begin(m Meta) (*Run, error) {
 	if !runID.MatchString(m.ID) {
 		return nil, fault.New(fault.Usage, "use up to 64 of A-Z a-z 0-9 _ . -", "run id %q is not valid", m.ID)
 	}
 	m.Status = Running
 	r := &Run{dir: d, Meta: m}
-	if err := os.Mkdir(r.Path(), 0o700); err != nil {
+	err := os.Mkdir(r.Path(), 0o700) // which a taken id fails
+	if err == nil {
+		err = os.Chmod(r.Path(), 0o700)
+	}
+	if err != nil {
 		return nil, fault.Wrap(err, fault.Usage, "is the disk full, or the run id taken?", "folder of run %s", m.ID)
 	}
-	var err error
 	if r.lock, err = d.mark(m.ID); err != nil {
 		_ = os.Remove(r.Path())
 		return nil, fault.Wrap(err, fault.Usage, "", "mark run %s alive", m.ID)
@@ -191,9 +217,14 @@ func save(folder string, m Meta) error {
 	if err := writePrivate(tmp, append(b, '\n')); err != nil {
 		return fault.Wrap(err, fault.Usage, "is the disk full?", "write run.json")
 	}
-	return os.Rename(tmp, filepath.Join(folder, "run.json"))
+	if err := os.Rename(tmp, filepath.Join(folder, "run.json")); err != nil {
+		return fault.Wrap(err, fault.Usage, "", "write run.json")
+	}
+	return nil
 }
 
+// writePrivate never follows a link that was planted at path, nor keeps the
+// mode of a file that was left there.
 func writePrivate(path string, b []byte) error {
 	_ = os.Remove(path)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -208,51 +239,86 @@ func writePrivate(path string, b []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// Runs lists the runs on record, oldest first.
+// Runs lists the runs on record, oldest first. Never nil.
 func (d *Dir) Runs() ([]Meta, error) {
+	ids, err := d.ids()
+	if err != nil {
+		return nil, err
+	}
+	list := []Meta{}
+	for _, id := range ids {
+		list = append(list, d.loadAny(id))
+	}
+	slices.SortStableFunc(list, func(a, b Meta) int { return a.Started.Compare(b.Started) })
+	return list, nil
+}
+
+// ids are the names in runs/ that can be a run's, sorted.
+func (d *Dir) ids() ([]string, error) {
 	entries, err := os.ReadDir(d.runs())
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Usage, "", "list runs")
 	}
-	list := []Meta{}
+	var ids []string
 	for _, e := range entries {
-		if m, err := d.load(e.Name()); err == nil {
-			list = append(list, m)
+		if e.IsDir() && runID.MatchString(e.Name()) {
+			ids = append(ids, e.Name())
 		}
 	}
-	return list, nil
+	return ids, nil
 }
 
-// Find is the run called id, or the only one whose id begins or ends with it,
-// or the newest for "last". The error is of kind Usage.
+// Find is the run called id, or the only one whose id begins or ends with at
+// least four characters of it, or the one that started last for "last"; and its
+// folder. The error is of kind Usage.
 func (d *Dir) Find(id string) (Meta, string, error) {
-	entries, err := os.ReadDir(d.runs())
+	ids, err := d.ids()
 	if err != nil {
-		return Meta{}, "", fault.Wrap(err, fault.Usage, "", "list runs")
+		return Meta{}, "", err
 	}
 	var hits []string
-	for _, e := range entries {
-		n := e.Name()
-		switch {
-		case n == id, id == "last": // names sort by time: the last one stays
-			hits = []string{n}
-		case slices.Contains(hits, id):
-		case len(id) >= 4 && (strings.HasPrefix(n, id) || strings.HasSuffix(n, id)):
-			hits = append(hits, n)
+	switch {
+	case slices.Contains(ids, id):
+		hits = []string{id}
+	case id == "last":
+		runs, err := d.Runs()
+		if err != nil {
+			return Meta{}, "", err
+		}
+		if len(runs) > 0 {
+			hits = []string{runs[len(runs)-1].ID}
+		}
+	case len(id) >= 4:
+		for _, n := range ids {
+			if strings.HasPrefix(n, id) || strings.HasSuffix(n, id) {
+				hits = append(hits, n)
+			}
 		}
 	}
 	switch len(hits) {
 	case 0:
 		return Meta{}, "", fault.New(fault.Usage, "drawbridge runs list shows them", "no run %q", id)
 	case 1:
-		m, err := d.load(hits[0])
-		if err != nil {
-			// The record may still be there and be what somebody needs.
-			m = Meta{ID: hits[0], Status: "unknown"}
-		}
-		return m, filepath.Join(d.runs(), hits[0]), nil
+		return d.loadAny(hits[0]), filepath.Join(d.runs(), hits[0]), nil
 	}
 	return Meta{}, "", fault.New(fault.Usage, "give more of the id: "+strings.Join(hits[:min(len(hits), 5)], ", "), "%d runs match %q", len(hits), id)
+}
+
+// loadAny stands in for a run.json that can't be read: the record beside it may
+// be what somebody needs, and prune has to see the folder.
+func (d *Dir) loadAny(id string) Meta {
+	m, err := d.load(id)
+	if err == nil {
+		return m
+	}
+	m = Meta{ID: id, Status: Unknown, Scope: []string{}}
+	if d.alive(id) {
+		m.Status = Running
+	}
+	if info, err := os.Stat(filepath.Join(d.runs(), id)); err == nil {
+		m.Started = info.ModTime().UTC()
+	}
+	return m
 }
 
 func (d *Dir) load(id string) (Meta, error) {
@@ -271,8 +337,8 @@ func (d *Dir) load(id string) (Meta, error) {
 	return m, nil
 }
 
-// Prune removes the folders of runs that ended before t and returns their ids.
-// Live runs stay.
+// Prune removes the folders of runs that ended before that time (of those that
+// died or are unknown: started) and returns their ids. Live runs stay.
 func (d *Dir) Prune(before time.Time) ([]string, error) {
 	runs, err := d.Runs()
 	if err != nil {
@@ -284,7 +350,7 @@ func (d *Dir) Prune(before time.Time) ([]string, error) {
 		if m.Ended != nil {
 			at = *m.Ended
 		}
-		if m.Status == Running || !at.Before(before) {
+		if m.Status == Running || !at.Before(before) || m.Status == Unknown && time.Since(at) < young {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(d.runs(), m.ID)); err != nil {
@@ -296,7 +362,9 @@ func (d *Dir) Prune(before time.Time) ([]string, error) {
 }
 
 // Sweep finds runs whose drawbridge was killed, hands each to clean (which ends
-// processes and removes the temporary folder), and marks it as died.
+// processes and removes the temporary folder), and marks it as died. Of several
+// sweeps at once one cleans a run. Of a run whose run.json can't be read clean
+// gets the ID alone.
 func (d *Dir) Sweep(clean func(Meta)) {
 	entries, err := os.ReadDir(d.live())
 	if err != nil {
@@ -304,20 +372,42 @@ func (d *Dir) Sweep(clean func(Meta)) {
 	}
 	for _, e := range entries {
 		path := filepath.Join(d.live(), e.Name())
-		if info, err := e.Info(); strings.HasPrefix(e.Name(), newMark) && err == nil && time.Since(info.ModTime()) < time.Minute {
-			continue // being made right now
+		if info, err := e.Info(); strings.HasPrefix(e.Name(), newMark) && err == nil && time.Since(info.ModTime()) < young {
+			continue
 		}
 		f, err := tryLock(path)
 		if err != nil {
 			continue // held: the run is alive
 		}
-		m, err := d.load(e.Name())
-		if err == nil && m.Status != Ended {
-			clean(m)
-			m.Status, m.TempDir = Died, ""
-			_ = save(filepath.Join(d.runs(), m.ID), m)
+		if stillThere(path, f) {
+			d.bury(e.Name(), clean)
+			_ = os.Remove(path)
 		}
-		_ = os.Remove(path)
 		_ = f.Close()
+	}
+}
+
+// stillThere reports whether f, locked by now, is the mark at path: another
+// sweep may have been through with it between the opening and the lock.
+func stillThere(path string, f *os.File) bool {
+	at, err1 := os.Lstat(path)
+	held, err2 := f.Stat()
+	return err1 == nil && err2 == nil && os.SameFile(at, held)
+}
+
+// bury cleans up after the dead run id. Its mark is held.
+func (d *Dir) bury(id string, clean func(Meta)) {
+	if !runID.MatchString(id) {
+		return
+	}
+	m, err := d.load(id)
+	switch {
+	case err != nil:
+		clean(Meta{ID: id, Status: Unknown})
+	case m.Status != Ended:
+		m.Status = Died
+		clean(m)
+		m.TempDir = ""
+		_ = save(filepath.Join(d.runs(), id), m) // a dead run marked as running is shown as died anyway
 	}
 }

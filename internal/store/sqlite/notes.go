@@ -178,10 +178,11 @@ func (n *notes) Search(ctx context.Context, workspace string, q memory.Query, li
 	return found, nil
 }
 
-// rank is not bm25, whose FTS5 function reads all entries of every term of the
-// index, of all workspaces, before the first note is ranked: 100 ms for a common
-// word. Here a term costs at most memory.Candidates entries, and how common it
-// is follows from how far back those reach.
+// rank is not bm25, whose FTS5 function reads all entries of every term, of all
+// workspaces, before the first note is ranked: over 100 ms for a word that is in
+// most of 100,000 notes. Here at most memory.Candidates entries of a term are
+// read, and how common it is follows from how far back those reach. The one
+// thing that walks further is looking for common words together that never are.
 func rank(ctx context.Context, tx *sql.Tx, s span, q memory.Query, limit int) ([]int64, error) {
 	every := make([]string, len(q.Terms))
 	for i, t := range q.Terms {

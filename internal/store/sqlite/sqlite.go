@@ -42,10 +42,10 @@ type DB struct {
 }
 
 const (
-	// Each connection may cache 1 MiB of pages, and there are at most four: a
+	// Each connection may cache half a MiB of pages, and there are at most two: a
 	// run's process has to stay small.
-	maxConns  = 4
-	cacheKiB  = 1024
+	maxConns  = 2
+	cacheKiB  = 512
 	busyFor   = 10 * time.Second
 	walMaxMiB = 8
 )
@@ -88,7 +88,7 @@ func (db *DB) open(ctx context.Context) error {
 		return err
 	}
 	db.sql.SetMaxOpenConns(maxConns)
-	db.sql.SetMaxIdleConns(2)
+	db.sql.SetMaxIdleConns(maxConns)
 	return db.migrate(ctx)
 }
 

@@ -92,6 +92,19 @@ func TestNotes(t *testing.T) {
 	storetest.Notes(t, func(t *testing.T) memory.Store { return open(t).Notes() })
 }
 
+// TestEnglishIsStemmed is this store's own, beyond the contract.
+func TestEnglishIsStemmed(t *testing.T) {
+	store := open(t).Notes()
+	if _, err := store.Add(t.Context(), []memory.Note{{ID: "a", Workspace: "w", Text: "The reviews were fixed"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []string{"review", "reviewing", "fix", "fixes", "fixes*"} {
+		if got, err := store.Search(t.Context(), "w", memory.ParseQuery(q), 1); err != nil || len(got) != 1 {
+			t.Errorf("%s: %d notes, %v", q, len(got), err)
+		}
+	}
+}
+
 // TestProcesses starts many processes at once on a database that does not exist
 // yet.
 func TestProcesses(t *testing.T) {
