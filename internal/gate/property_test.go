@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"testing"
@@ -26,7 +27,7 @@ func TestEveryExecutionIsOnRecord(t *testing.T) {
 
 		var mu sync.Mutex
 		n := 0
-		executed := map[string]int{} // by tool
+		executed := map[string]bool{} // by digest of the arguments, which tell the calls apart
 		r := newRig(t, func(r *rig) {
 			r.cfg.Limits = Limits{Calls: rapid.Int64Range(0, 20).Draw(rt, "limit"), Concurrent: rapid.IntRange(1, 4).Draw(rt, "concurrent")}
 			r.cfg.Policy = policyFunc(func(req call.Request, _ *call.Tool, _ map[string]any) call.Decision {
@@ -48,24 +49,17 @@ func TestEveryExecutionIsOnRecord(t *testing.T) {
 			return nil
 		}
 		for _, name := range names[:6] {
-			r.tool(name, call.Write, func(ctx context.Context, _ call.Invocation) (call.Result, error) {
-				begun, ended := 0, 0
-				for _, l := range r.rec.all() {
-					if l.Tool == name && l.Kind == audit.Begin {
-						begun++
-					}
-					if l.Tool == name && l.Kind == audit.End {
-						ended++
-					}
+			r.tool(name, call.Write, func(ctx context.Context, inv call.Invocation) (call.Result, error) {
+				id := Digest(inv.Arguments)
+				begin := lineOf(r.rec.all(), id)
+				if begin == nil || begin.Kind != audit.Begin || begin.Tool != name || !begin.durable || endOf(r.rec.all(), begin.Seq) != 0 {
+					t.Errorf("%s runs, and its line is %+v", name, begin)
 				}
 				mu.Lock()
-				executed[name]++
-				if begun < executed[name] || name == "denied" {
-					t.Errorf("execution %d of %s has %d lines before it", executed[name], name, begun)
+				if executed[id] {
+					t.Errorf("%s ran twice", inv.Arguments)
 				}
-				if ended >= executed[name] {
-					t.Errorf("execution %d of %s ended before it began", executed[name], name)
-				}
+				executed[id] = true
 				mu.Unlock()
 				switch name {
 				case "fails":
@@ -82,25 +76,26 @@ func TestEveryExecutionIsOnRecord(t *testing.T) {
 		}
 
 		var wg sync.WaitGroup
-		next := make(chan string)
+		next := make(chan int)
 		for range workers {
 			wg.Go(func() {
-				for name := range next {
+				for i := range next {
+					name := plan[i]
 					ctx, cancel := context.WithCancel(context.Background())
 					if name == "waits" {
 						go func() { runtime.Gosched(); cancel() }()
 					}
-					_, _ = r.Call(ctx, request(name, `{}`))
+					_, _ = r.Call(ctx, request(name, fmt.Sprintf(`{"i":%d}`, i)))
 					cancel()
 				}
 			})
 		}
 		closed := make(chan struct{})
-		for i, name := range plan {
+		for i := range plan {
 			if i == closeAt {
 				go func() { r.Close(); close(closed) }()
 			}
-			next <- name
+			next <- i
 		}
 		close(next)
 		wg.Wait()
@@ -110,44 +105,57 @@ func TestEveryExecutionIsOnRecord(t *testing.T) {
 			<-closed
 		}
 
-		open, ends := map[int64]string{}, map[int64]int{}
-		var begins, refused int
-		for _, l := range r.rec.all() {
+		lines := r.rec.all()
+		begins, refused, missing := 0, 0, 0
+		for _, l := range lines {
 			switch l.Kind {
 			case audit.Begin:
 				begins++
-				open[l.Seq] = l.Tool
-			case audit.End:
-				ends[l.Call]++
-				if open[l.Call] != l.Tool || ends[l.Call] > 1 {
-					t.Errorf("line %d ends %d, which is %q, for the %d. time", l.Seq, l.Call, open[l.Call], ends[l.Call])
+				switch endOf(lines, l.Seq) {
+				case 0:
+					missing++
+				case 1:
+				default:
+					t.Errorf("line %d has several ends", l.Seq)
 				}
 			case audit.Refused:
 				refused++
-			}
-		}
-		ran := 0
-		for name, times := range executed {
-			ran += times
-			has := 0
-			for _, tool := range open {
-				if tool == name {
-					has++
+				if executed[l.ArgumentsDigest] {
+					t.Errorf("%s is refused and ran", l.Arguments)
 				}
 			}
-			if times > has {
-				t.Errorf("%s ran %d times and has %d lines", name, times, has)
-			}
 		}
-		if ran > begins || r.cfg.Limits.Calls > 0 && int64(ran) > r.cfg.Limits.Calls {
-			t.Errorf("%d ran, %d lines, limit %d", ran, begins, r.cfg.Limits.Calls)
+		if len(executed) > begins || r.cfg.Limits.Calls > 0 && int64(len(executed)) > r.cfg.Limits.Calls {
+			t.Errorf("%d ran, %d began, limit %d", len(executed), begins, r.cfg.Limits.Calls)
 		}
-		missing := begins - len(ends)
 		if missing > len(r.incomplete) {
-			t.Errorf("%d lines are missing and %d were told", missing, len(r.incomplete))
+			t.Errorf("%d ends are missing and %d were told of", missing, len(r.incomplete))
 		}
 		if closeAt == len(plan) && begins+refused+len(r.incomplete)-missing != len(plan) {
-			t.Errorf("%d calls left %d lines, and %d were told of", len(plan), begins+refused, len(r.incomplete))
+			t.Errorf("%d calls left %d lines, and %d were told of, %d of them ends", len(plan), begins+refused, len(r.incomplete), missing)
+		}
+		if r.Busy() {
+			t.Error("busy after all")
 		}
 	})
+}
+
+// lineOf is the first line of the call with these arguments.
+func lineOf(lines []line, digest string) *line {
+	for i := range lines {
+		if lines[i].ArgumentsDigest == digest {
+			return &lines[i]
+		}
+	}
+	return nil
+}
+
+// endOf counts the End lines of a call.
+func endOf(lines []line, begin int64) (n int) {
+	for _, l := range lines {
+		if l.Kind == audit.End && l.Call == begin {
+			n++
+		}
+	}
+	return n
 }

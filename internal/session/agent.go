@@ -149,7 +149,7 @@ func checkPrompt(p []byte) error {
 // work with a whole record; its kind is the exit code.
 func (s *Session) RunAgent(ctx context.Context) (Report, error) {
 	began := s.cfg.Now()
-	w := &watch{s: s, a: s.cfg.Agent, parser: s.cfg.Agent.CLI.Parser(), stopped: make(chan *fault.Error, 8), finished: make(chan struct{}), spoke: make(chan struct{}, 1)}
+	w := &watch{s: s, a: s.cfg.Agent, parser: agent.ParserFor(s.cfg.Agent.CLI, s.cfg.Server), stopped: make(chan *fault.Error, 8), finished: make(chan struct{}), spoke: make(chan struct{}, 1)}
 	exit, err := w.supervise(ctx)
 	rep := w.report(exit)
 	rep.Duration = s.cfg.Now().Sub(began)
