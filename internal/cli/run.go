@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -65,6 +66,11 @@ func (f *scopeFlags) config(a *app) (drawbridge.Config, error) {
 	cfg.Builtins = session.Builtins()
 	cfg.SandboxOff = f.sandbox == "off"
 	cfg.Limits = drawbridge.Limits{Calls: f.maxCalls, Output: f.maxOutput, Call: f.callTimeout}
+	// A file in a folder is never read by itself: a cloned repository must not
+	// say what may run.
+	if _, err := os.Lstat(filepath.Join(f.folder, "drawbridge.yaml")); err == nil {
+		fmt.Fprintln(a.err, "drawbridge: hint: drawbridge.yaml in the folder is not read: this version has no policy file, the command line is the whole policy")
+	}
 	if cfg.SandboxOff {
 		fmt.Fprintln(a.err, "drawbridge: warning: --sandbox=off: commands run unconfined, with all you can do yourself")
 	}

@@ -1,0 +1,85 @@
+package session
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/drawbridge-mcp/drawbridge/internal/fault"
+)
+
+// keep opens a file of the run's folder for output that is masked and bounded.
+func (s *Session) keep(name string, limit int64) (io.WriteCloser, error) {
+	f, err := os.OpenFile(s.run.File(name), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Record, "is the disk full?", "%s of run %s", name, s.binding.Run)
+	}
+	_ = f.Chmod(0o600) // the umask can only have taken away
+	return &kept{s.secrets.Writer(&capped{w: f, left: limit}), f}, nil
+}
+
+type kept struct {
+	io.WriteCloser
+	f *os.File
+}
+
+func (k *kept) Close() error { return errors.Join(k.WriteCloser.Close(), k.f.Close()) }
+
+// capped writes at most left bytes and drops the rest: what follows a stream
+// must never stop it.
+type capped struct {
+	w    io.Writer
+	left int64
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	n := len(p)
+	if int64(n) > c.left {
+		p = p[:c.left]
+	}
+	if len(p) > 0 {
+		m, err := c.w.Write(p)
+		c.left -= int64(m)
+		if err != nil {
+			c.left = 0
+		}
+		if c.left == 0 {
+			_, _ = io.WriteString(c.w, "\n[the rest was not kept]\n")
+		}
+	}
+	return n, nil
+}
+
+func (s *Session) privateDir() (string, error) {
+	dir := s.run.File("private")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", fault.Wrap(err, fault.Usage, "is the disk full?", "private folder of the run")
+	}
+	s.release = append(s.release, func() { _ = os.RemoveAll(dir) })
+	return dir, nil
+}
+
+const tempPrefix = "drawbridge-"
+
+// tempDir is the run's TMPDIR: short, because socket paths are limited to 108
+// bytes, and outside the state directory, which nothing of the run may reach.
+func (s *Session) tempDir() (string, error) {
+	if s.temp != "" {
+		return s.temp, nil
+	}
+	dir, err := os.MkdirTemp("", tempPrefix)
+	if err != nil {
+		return "", fault.Wrap(err, fault.Usage, "set TMPDIR to a folder that you can write", "temporary folder of the run")
+	}
+	s.temp = dir
+	s.release = append(s.release, func() { removeTemp(dir) })
+	return dir, nil
+}
+
+func removeTemp(dir string) {
+	if dir != "" && strings.HasPrefix(filepath.Base(dir), tempPrefix) {
+		_ = os.RemoveAll(dir)
+	}
+}
