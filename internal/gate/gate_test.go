@@ -180,22 +180,26 @@ func TestSchema(t *testing.T) {
 // What is wrong with arguments is told in their own words: masked, and bounded.
 func TestReasonsAreMaskedAndCut(t *testing.T) {
 	long := strings.Repeat("k", 1<<20)
-	for _, args := range []string{
+	cases := []string{
 		`{"` + secret + `":1,"` + secret + `":2}`,
 		`{"` + long + secret + `":1,"` + long + secret + `":2}`,
 		`{"x":"` + secret + `"}`,
-		`{"x":"` + strings.Repeat("y", maxReason-8) + secret + `"}`,
-	} {
-		r := newRig(t)
-		r.tools["read"].Validate = func(args any) error { return fmt.Errorf("arguments: %v is wrong", args) }
+	}
+	for at := range 2 * maxReason { // across both ends of the cut
+		cases = append(cases, `{"x":"`+strings.Repeat("y", at)+secret+strings.Repeat("y", 2*maxReason-at)+`"}`)
+	}
+	r := newRig(t)
+	r.tools["read"].Validate = func(args any) error { return fmt.Errorf("arguments: %v is wrong", args) }
+	for _, args := range cases {
+		r.rec.lines = nil
 		res, err := r.call("read", args)
 		l := r.rec.all()[0]
 		if err != nil || !res.IsError || l.Kind != audit.Refused {
 			t.Fatalf("%.40s: %v %v", args, res, err)
 		}
 		for _, s := range []string{text(res), l.Reason} {
-			if strings.Contains(s, secret[:6]) || len(s) > maxReason+100 || s == "" {
-				t.Errorf("%.40s: %d bytes: %.200q", args, len(s), s)
+			if strings.Contains(s, secret[:6]) || strings.Contains(s, secret[len(secret)-6:]) || len(s) > maxReason+100 || s == "" {
+				t.Fatalf("%.40s: %d bytes: %.2000q", args, len(s), s)
 			}
 		}
 	}
