@@ -99,7 +99,7 @@ func spawn(attr *os.ProcAttr, ops []string) {
 func childSpec(marker string, ops ...string) Spec {
 	exe, err := os.Executable()
 	must(err)
-	return Spec{Path: exe, Args: append([]string{childName}, ops...), Env: []string{"PATH=/usr/bin:/bin"},
+	return Spec{Path: exe, Args: append([]string{childName}, ops...), Env: []string{"PATH=/usr/bin:/bin", "GORACE=atexit_sleep_ms=0"},
 		Dir: os.TempDir(), Marker: marker, Grace: 300 * time.Millisecond}
 }
 

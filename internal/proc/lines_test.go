@@ -26,7 +26,7 @@ func split(in string, max int) []string {
 	return out
 }
 
-// last tells apart "a\r" + end, where the tail is a line, from nothing at all.
+// collect is what Lines makes of the chunks.
 func collect(max int, chunks ...string) []string {
 	got := []string{}
 	l := NewLines(max, func(b []byte, cut bool) {

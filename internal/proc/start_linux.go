@@ -78,10 +78,11 @@ func Start(ctx context.Context, s Spec) (*Process, error) {
 		return nil, &StartError{Message: "can't prepare " + s.Path + ": " + err.Error(), Err: err}
 	}
 	// Only the marker: the helper needs nothing of the environment, and its own
-	// is readable for as long as it lives.
+	// is readable for as long as it lives. Under the race detector it would
+	// sleep for a second before it exits.
 	p.helper, err = os.StartProcess("/proc/self/exe", []string{helperName}, &os.ProcAttr{
 		Dir:   "/",
-		Env:   []string{MarkerEnv + "=" + s.Marker, "GOMAXPROCS=2"},
+		Env:   []string{MarkerEnv + "=" + s.Marker, "GOMAXPROCS=2", "GORACE=atexit_sleep_ms=0"},
 		Files: pl.helperFiles(),
 		Sys:   &syscall.SysProcAttr{Setsid: !s.Terminal},
 	})

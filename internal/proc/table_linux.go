@@ -196,6 +196,18 @@ func (p info) signal(sig unix.Signal, ours func(now info) bool) error {
 // marked reports whether the process was started with marker in its
 // environment. It can't see into other users' processes unless run by root.
 func (p info) marked(marker string, buf *[]byte) bool {
+	return p.carries(buf, func(environ []byte) bool { return hasVariable(environ, MarkerEnv+"="+marker) })
+}
+
+// markedUnder is marked also for the markers below marker: "run/1" is below
+// "run".
+func (p info) markedUnder(marker string, buf *[]byte) bool {
+	return p.carries(buf, func(environ []byte) bool {
+		return hasVariable(environ, MarkerEnv+"="+marker) || hasPrefix(environ, MarkerEnv+"="+marker+"/")
+	})
+}
+
+func (p info) carries(buf *[]byte, match func(environ []byte) bool) bool {
 	dir := "/proc/" + strconv.Itoa(p.pid)
 	files := []string{dir + "/environ"}
 	if p.state == 'Z' && p.threads > 1 {
@@ -204,7 +216,7 @@ func (p info) marked(marker string, buf *[]byte) bool {
 	}
 	for _, f := range files {
 		var err error
-		if *buf, err = readProc(f, *buf); err == nil && hasVariable(*buf, MarkerEnv+"="+marker) {
+		if *buf, err = readProc(f, *buf); err == nil && match(*buf) {
 			return true
 		}
 	}
@@ -239,6 +251,12 @@ func hasVariable(environ []byte, variable string) bool {
 		}
 	}
 	return false
+}
+
+// hasPrefix reports whether one of the NUL-ended strings in environ begins with
+// prefix.
+func hasPrefix(environ []byte, prefix string) bool {
+	return bytes.HasPrefix(environ, []byte(prefix)) || bytes.Contains(environ, append([]byte{0}, prefix...))
 }
 
 // sweepLimit is how long a sweep waits for what it has killed to be gone.
@@ -303,8 +321,8 @@ func sweep(match func(info) bool) (killed []victim, err error) {
 	}
 }
 
-// Sweep kills every process whose environment has marker in MarkerEnv, with
-// everything below it, until none is left or 10 s are over, and returns the
+// Sweep kills every process whose environment has in MarkerEnv the marker, or
+// one that begins with it and a slash, with everything below it, until none is left or 10 s are over, and returns the
 // process ids it killed. It is for a tree whose helper is gone: TERM is not
 // tried. The environment counts as it was when the process last executed a program; a
 // process of another user is found only by root. The calling process is never
@@ -314,15 +332,15 @@ func Sweep(marker string) (killed []int, err error) {
 		return nil, errors.New("can't sweep for an empty marker")
 	}
 	var buf []byte
-	victims, err := sweep(func(p info) bool { return p.marked(marker, &buf) })
+	victims, err := sweep(func(p info) bool { return p.markedUnder(marker, &buf) })
 	for _, v := range victims {
 		killed = append(killed, v.pid)
 	}
 	return killed, err
 }
 
-// Alive returns the living processes that carry marker, a tree's helper among
-// them.
+// Alive returns the living processes that Sweep would end, a tree's helper
+// among them.
 func Alive(marker string) []int {
 	all, err := snapshot()
 	if err != nil || marker == "" {
@@ -331,7 +349,7 @@ func Alive(marker string) []int {
 	var buf []byte
 	var alive []int
 	for _, p := range all {
-		if !p.dead() && p.marked(marker, &buf) {
+		if !p.dead() && p.markedUnder(marker, &buf) {
 			alive = append(alive, p.pid)
 		}
 	}

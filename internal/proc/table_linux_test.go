@@ -2,6 +2,8 @@ package proc
 
 import (
 	"os"
+	"os/exec"
+	"strconv"
 	"testing"
 )
 
@@ -64,5 +66,51 @@ func TestHasVariable(t *testing.T) {
 		if got := hasVariable([]byte(in), v); got != want {
 			t.Errorf("%q: %v", in, got)
 		}
+	}
+}
+
+func TestHasPrefix(t *testing.T) {
+	const v = MarkerEnv + "=run/"
+	for in, want := range map[string]bool{
+		"":                       false,
+		v + "a\x00":              true,
+		"A=1\x00" + v + "b\x00":  true,
+		MarkerEnv + "=run\x00":   false,
+		"A=" + v + "c\x00":       false,
+		MarkerEnv + "=runs/\x00": false,
+	} {
+		if got := hasPrefix([]byte(in), v); got != want {
+			t.Errorf("%q: %v", in, got)
+		}
+	}
+}
+
+// The commands of a run have markers below the run's.
+func TestSweepFindsMarkersBelow(t *testing.T) {
+	m := "below-" + strconv.Itoa(os.Getpid())
+	var cmds []*exec.Cmd
+	for _, marker := range []string{m + "/1", m + "x"} {
+		c := exec.Command("/bin/sleep", "300")
+		c.Env = []string{MarkerEnv + "=" + marker}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() { // children of ours that Sweep hits need a reaper
+			defer close(ended)
+			_ = c.Wait()
+		}()
+		defer func() {
+			_ = c.Process.Kill()
+			<-ended
+		}()
+		cmds = append(cmds, c)
+	}
+	if got := Alive(m); len(got) != 1 || got[0] != cmds[0].Process.Pid {
+		t.Errorf("Alive = %v, want %d", got, cmds[0].Process.Pid)
+	}
+	killed, err := Sweep(m)
+	if err != nil || len(killed) != 1 || killed[0] != cmds[0].Process.Pid {
+		t.Errorf("Sweep = %v, %v", killed, err)
 	}
 }
