@@ -76,7 +76,7 @@ func (s *standin) serve(w http.ResponseWriter, r *http.Request, tools []string) 
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	result := any(map[string]any{})
+	var result any
 	switch in.Method {
 	case "initialize":
 		result = map[string]any{

@@ -222,7 +222,7 @@ func TestField69_LinkAtTheTemporaryPath(t *testing.T) {
 		t.Error("a file was overwritten")
 	}
 	// The name can't be known beforehand.
-	if tempName() == tempName() {
+	if a, b := tempName(), tempName(); a == b {
 		t.Error("the name repeats")
 	}
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"runtime/debug"
 	"time"
+	"unicode/utf8"
 
 	"github.com/drawbridge-mcp/drawbridge/audit"
 	"github.com/drawbridge-mcp/drawbridge/internal/call"
@@ -23,10 +23,18 @@ type answer struct {
 func (g *Gate) run(ctx context.Context, t *ticket, tool *call.Tool, req call.Request) (call.Result, audit.Outcome) {
 	done := make(chan answer, 1)
 	go func() {
-		// Also after runtime.Goexit, which runs deferred calls and nothing else.
-		a := failed(tool)
-		defer func() { done <- a; g.returned(t) }()
+		var a answer
+		returned := false
+		defer func() {
+			// Also after runtime.Goexit, which runs deferred calls and nothing else.
+			if !returned {
+				a = failed(tool)
+			}
+			done <- a
+			g.returned(t)
+		}()
 		a = g.invoke(ctx, tool, req)
+		returned = true
 	}()
 	select {
 	case a := <-done:
@@ -176,6 +184,9 @@ func clip(s string, limit int) (string, int64, bool) {
 	if limit <= 0 && s != "" {
 		return call.CutMarker(int64(len(s))), int64(len(s)), false
 	}
+	if len(s) <= limit && utf8.ValidString(s) {
+		return s, 0, false
+	}
 	h := call.HeadTail{Max: max(limit, 1)}
 	_, _ = h.Write([]byte(s))
 	return h.Text()
@@ -204,5 +215,6 @@ func (g *Gate) line(req call.Request, tool *call.Tool, d call.Decision) audit.Re
 // Digest is how a record and an approval name exact bytes.
 func Digest(b []byte) string {
 	sum := sha256.Sum256(b)
-	return fmt.Sprintf("sha256:%s", hex.EncodeToString(sum[:]))
+	const name = "sha256:"
+	return string(hex.AppendEncode(append(make([]byte, 0, len(name)+2*len(sum)), name...), sum[:]))
 }

@@ -121,8 +121,7 @@ func TestField57_LongLinesBoundedMemory(t *testing.T) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			var got []string
 			held := 0
-			var l *Lines
-			l = NewLines(max, func(b []byte, cut bool) {
+			l := NewLines(max, func(b []byte, cut bool) {
 				got = append(got, fmt.Sprint(len(b), cut))
 				held = len(b)
 			})

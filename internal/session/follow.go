@@ -10,7 +10,7 @@ import (
 // follower turns audit lines into events: the audit is the source, and nothing
 // is told that is not on record.
 type follower struct {
-	emit func(event.Event)
+	emit func(event.Event)      // nil: nobody follows, and calls are only counted
 	open map[int64]audit.Record // calls that have begun
 	done int64                  // executed
 	not  int64                  // refused
@@ -18,6 +18,15 @@ type follower struct {
 
 // record is called by the log, in order, one line at a time.
 func (f *follower) record(r audit.Record) {
+	switch r.Kind {
+	case audit.End:
+		f.done++
+	case audit.Refused:
+		f.not++
+	}
+	if f.emit == nil {
+		return
+	}
 	switch r.Kind {
 	case audit.Begin:
 		if f.open == nil {
@@ -27,14 +36,12 @@ func (f *follower) record(r audit.Record) {
 	case audit.End:
 		b := f.open[r.Call]
 		delete(f.open, r.Call)
-		f.done++
 		f.emit(event.Event{
 			Kind: event.Call, Time: r.Time, Tool: r.Tool, Decision: b.Decision, Layer: b.Layer, Rule: b.Rule,
 			Arguments: b.Arguments, Outcome: string(r.Outcome), IsError: r.Outcome != audit.OK,
 			Millis: float64(r.Micros) / 1000,
 		})
 	case audit.Refused:
-		f.not++
 		f.emit(event.Event{
 			Kind: event.Call, Time: r.Time, Tool: r.Tool, Decision: r.Decision, Layer: r.Layer, Rule: r.Rule,
 			Arguments: r.Arguments, Outcome: "refused", IsError: true, Text: r.Reason,

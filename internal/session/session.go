@@ -177,7 +177,9 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 		}
 	}
 	s.secrets = redact.New(s.secretValues()...)
-	s.follow = follower{emit: s.emit}
+	if s.cfg.Follow != nil {
+		s.follow.emit = s.emit
+	}
 	s.log, err = audit.Create(s.run.File("audit.jsonl"), s.opening(pol), audit.Options{
 		Now: s.cfg.Now, Follow: s.follow.record, Mask: s.mask,
 	})
