@@ -2,7 +2,6 @@ package call
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -57,26 +56,22 @@ func CheckJSON(b []byte) error {
 // Members splits the object b into its members, in order. b must have passed
 // CheckJSON; ok is false where b is not an object.
 func Members(b []byte) (ms []Member, ok bool) {
-	// CheckJSON has seen to the keys and the UTF-8.
-	dec := jsontext.NewDecoder(bytes.NewBuffer(b), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	if dec.PeekKind() != '{' {
+	r := reader{b: b}
+	if r.next() != '{' {
 		return nil, false
 	}
-	if _, err := dec.ReadToken(); err != nil {
+	ms = make([]Member, 0, 4)
+	ok = r.object(func(name string) bool {
+		r.next()
+		start := r.i
+		if !r.skip() {
+			return false
+		}
+		ms = append(ms, Member{Name: name, Value: b[start:r.i]})
+		return true
+	})
+	if !ok {
 		return nil, false
-	}
-	for dec.PeekKind() == '"' {
-		name, err := dec.ReadToken()
-		if err != nil {
-			return nil, false
-		}
-		key := name.String()
-		v, err := dec.ReadValue()
-		if err != nil {
-			return nil, false
-		}
-		end := dec.InputOffset()
-		ms = append(ms, Member{Name: key, Value: b[end-int64(len(v)) : end]})
 	}
 	return ms, true
 }
@@ -115,11 +110,10 @@ func DecodeObject(b []byte) (map[string]any, error) {
 	if err := CheckJSON(b); err != nil {
 		return nil, err
 	}
-	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.UseNumber()
-	var v any
-	if err := dec.Decode(&v); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrSyntax, err)
+	r := reader{b: b}
+	v, ok := r.value()
+	if !ok {
+		return nil, ErrSyntax
 	}
 	m, ok := v.(map[string]any)
 	if !ok {

@@ -120,7 +120,9 @@ func checkNumbers(v any) error {
 	return nil
 }
 
-var english = message.NewPrinter(language.English)
+// english is made when the first call is wrong: every start of the command
+// would pay for it.
+var english = sync.OnceValue(func() *message.Printer { return message.NewPrinter(language.English) })
 
 // explain names each field that is wrong, at most five, in words for the model
 // that sent it. It quotes the arguments, uncut: whoever shows the text masks
@@ -134,7 +136,7 @@ func explain(ve *jsonschema.ValidationError) string {
 		}
 		if len(e.Causes) == 0 {
 			at := strings.Join(append([]string{"arguments"}, e.InstanceLocation...), ".")
-			lines = append(lines, at+": "+e.ErrorKind.LocalizedString(english))
+			lines = append(lines, at+": "+e.ErrorKind.LocalizedString(english()))
 			return
 		}
 		for _, c := range e.Causes {

@@ -1,0 +1,62 @@
+package bench
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// probe times one thing once. What has to be prepared or cleaned up is done
+// outside of the time it returns.
+type probe struct {
+	name       string
+	connection string // Fresh, KeepAlive or ""
+	floor      string // name of the probe it is compared with, "" for none
+	once       func() (time.Duration, error)
+}
+
+// interleave times every probe once a round and returns the durations by probe.
+// The rounds of the warm-up are thrown away. Each round has an order of its own,
+// so that no probe always meets the caches and the connection that the same
+// other one has just left behind. It stops early, without an error, when
+// deadline has passed; there are as many durations as whole rounds.
+func interleave(ctx context.Context, probes []probe, warmup, rounds int, deadline time.Time) ([][]time.Duration, error) {
+	took := make([][]time.Duration, len(probes))
+	order := make([]int, len(probes))
+	for i := range probes {
+		took[i] = make([]time.Duration, 0, rounds)
+		order[i] = i
+	}
+	shuffle := rand.New(rand.NewPCG(1, 2)) // the same in every run
+	for round := -warmup; round < rounds; round++ {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if !time.Now().Before(deadline) {
+			break
+		}
+		shuffle.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		for _, i := range order {
+			d, err := probes[i].once()
+			if err != nil {
+				return nil, failed(err, "%s %s", probes[i].name, probes[i].connection)
+			}
+			if round >= 0 {
+				took[i] = append(took[i], d)
+			}
+		}
+	}
+	return took, nil
+}
+
+// quantile is the value below which a share q of the durations lies (nearest
+// rank), in microseconds; 0 of none.
+func quantile(took []time.Duration, q float64) float64 {
+	if len(took) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(took))
+	d := sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+	return float64(d.Nanoseconds()) / 1000
+}
