@@ -1,12 +1,12 @@
 package audit
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"maps"
 	"os"
@@ -61,7 +61,6 @@ type Log struct {
 	end    int64 // size of the file up to its last whole line
 	seq    int64
 	head   string
-	sum    hash.Hash // of the whole file
 	counts map[Kind]int64
 	buf    []byte
 	err    error // wraps ErrBroken
@@ -104,7 +103,6 @@ func create(path string, run Run, o Options, wrap func(*os.File) file) (*Log, er
 		now:    o.Now,
 		f:      wrap(f),
 		head:   zeroHash,
-		sum:    sha256.New(),
 		counts: make(map[Kind]int64),
 	}
 	l.synced.L = &l.mu
@@ -210,7 +208,6 @@ func (l *Log) append(r Record) (Record, error) {
 		return r, fmt.Errorf("append to the audit record: %w", err)
 	}
 	l.end += int64(len(line))
-	l.sum.Write(line)
 	l.seq, l.head = r.Seq, head
 	l.counts[r.Kind]++
 	if l.follow != nil {
@@ -343,11 +340,11 @@ func (l *Log) compare() error {
 	if !os.SameFile(info, l.info) {
 		return fmt.Errorf("%w: another file is in its place", ErrChanged)
 	}
-	sum := sha256.New()
-	if _, err := io.Copy(sum, io.LimitReader(f, l.end+1)); err != nil {
+	same, err := l.leadsToHead(io.LimitReader(f, l.end+1))
+	if err != nil {
 		return fmt.Errorf("read the audit record back: %w", err)
 	}
-	if bytes.Equal(sum.Sum(nil), l.sum.Sum(nil)) {
+	if same {
 		return nil
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
@@ -363,6 +360,32 @@ func (l *Log) compare() error {
 		return fmt.Errorf("%w: bytes that are no line follow line %d", ErrChanged, rep.Lines)
 	}
 	return ErrChanged
+}
+
+// leadsToHead reports whether r holds the lines that were written and nothing
+// else: the head is over the last line, which holds the hash of the line before
+// it, and so on to the first.
+func (l *Log) leadsToHead(r io.Reader) (bool, error) {
+	in := &lineReader{r: bufio.NewReaderSize(r, 8<<10)} // records are mostly short
+	prev, read := zeroHash, int64(0)
+	for n := int64(1); ; n++ {
+		line, whole, err := in.next()
+		if err == io.EOF {
+			return prev == l.head && read == l.end, nil
+		}
+		if errors.Is(err, errLong) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		start := fmt.Appendf(nil, `{"seq":%d,"prev":"%s",`, n, prev)
+		if !whole || !bytes.HasPrefix(line, start) {
+			return false, nil
+		}
+		prev = hashLine(line)
+		read += int64(len(line)) + 1
+	}
 }
 
 func hashLine(line []byte) string {

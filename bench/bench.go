@@ -43,6 +43,10 @@ const (
 	DefaultTime   = 3 * time.Minute
 )
 
+// requestBlock is how many requests of one kind follow each other before it is
+// the next kind's turn.
+const requestBlock = 20
+
 // Options say how long to measure.
 type Options struct {
 	// Rounds is how often each case is timed, MinRounds to MaxRounds; 0 is
@@ -118,11 +122,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	// for that would slow down whatever is timed next: starts and shutdowns,
 	// which have no floor, are rounds of their own.
 	warmup := min(o.Rounds/10, 200)
-	took, err := interleave(ctx, s.requests, warmup, o.Rounds, deadline)
+	took, err := interleave(ctx, s.requests, requestBlock, warmup, o.Rounds, deadline)
 	if err != nil {
 		return nil, err
 	}
-	lives, err := interleave(ctx, s.lives, warmup, o.Rounds, deadline)
+	lives, err := interleave(ctx, s.lives, 1, warmup, o.Rounds, deadline)
 	if err != nil {
 		return nil, err
 	}

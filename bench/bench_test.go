@@ -38,7 +38,7 @@ func TestInterleave(t *testing.T) {
 			return time.Duration(len(calls)), nil
 		}})
 	}
-	took, err := interleave(t.Context(), probes, 5, 50, far())
+	took, err := interleave(t.Context(), probes, 1, 5, 50, far())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,12 +67,37 @@ func TestInterleave(t *testing.T) {
 	}
 }
 
+func TestInterleaveInBlocks(t *testing.T) {
+	var calls []int
+	var probes []probe
+	for i := range 3 {
+		probes = append(probes, probe{once: func() (time.Duration, error) {
+			calls = append(calls, i)
+			return 1, nil
+		}})
+	}
+	took, err := interleave(t.Context(), probes, 4, 6, 10, far())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, ds := range took {
+		if len(ds) != 10 {
+			t.Errorf("probe %d has %d durations", i, len(ds))
+		}
+	}
+	for i := 0; i < len(calls); i += 4 {
+		if b := calls[i : i+4]; b[0] != b[1] || b[0] != b[2] || b[0] != b[3] {
+			t.Errorf("the block at %d is %v", i, b)
+		}
+	}
+}
+
 func TestInterleaveEnds(t *testing.T) {
 	one := func(f func() error) []probe {
 		return []probe{{name: "x", once: func() (time.Duration, error) { return 1, f() }}}
 	}
 	t.Run("deadline", func(t *testing.T) {
-		took, err := interleave(t.Context(), one(func() error { return nil }), 0, 100, time.Now().Add(-time.Second))
+		took, err := interleave(t.Context(), one(func() error { return nil }), 1, 0, 100, time.Now().Add(-time.Second))
 		if err != nil || len(took[0]) != 0 {
 			t.Errorf("%v %v", took, err)
 		}
@@ -85,13 +110,13 @@ func TestInterleaveEnds(t *testing.T) {
 				cancel()
 			}
 			return nil
-		}), 0, 100, far())
+		}), 1, 0, 100, far())
 		if !errors.Is(err, context.Canceled) || n != 3 {
 			t.Errorf("%v after %d", err, n)
 		}
 	})
 	t.Run("failure", func(t *testing.T) {
-		_, err := interleave(t.Context(), one(func() error { return io.ErrUnexpectedEOF }), 0, 100, far())
+		_, err := interleave(t.Context(), one(func() error { return io.ErrUnexpectedEOF }), 1, 0, 100, far())
 		e, ok := errors.AsType[*drawbridge.Error](err)
 		if !ok || !errors.Is(err, io.ErrUnexpectedEOF) || e.Message != "x" || e.Hint == "" {
 			t.Errorf("%v", err)

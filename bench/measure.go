@@ -16,12 +16,13 @@ type probe struct {
 	once       func() (time.Duration, error)
 }
 
-// interleave times every probe once a round and returns the durations by probe.
-// The rounds of the warm-up are thrown away. Each round has an order of its own,
-// so that no probe always meets the caches and the connection that the same
-// other one has just left behind. It stops early, without an error, when
-// deadline has passed; there are as many durations as whole rounds.
-func interleave(ctx context.Context, probes []probe, warmup, rounds int, deadline time.Time) ([][]time.Duration, error) {
+// interleave times every probe in turn, block times a turn, until there are
+// rounds durations of each, and returns them by probe. The first warmup of each
+// are thrown away. Each turn of all has an order of its own, so that no probe
+// always meets the caches and the connection that the same other one has just
+// left behind. It stops early, without an error, when deadline has passed; each
+// probe then has the same number of durations.
+func interleave(ctx context.Context, probes []probe, block, warmup, rounds int, deadline time.Time) ([][]time.Duration, error) {
 	took := make([][]time.Duration, len(probes))
 	order := make([]int, len(probes))
 	for i := range probes {
@@ -29,7 +30,7 @@ func interleave(ctx context.Context, probes []probe, warmup, rounds int, deadlin
 		order[i] = i
 	}
 	shuffle := rand.New(rand.NewPCG(1, 2)) // the same in every run
-	for round := -warmup; round < rounds; round++ {
+	for first := -warmup; first < rounds; first += block {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -38,12 +39,14 @@ func interleave(ctx context.Context, probes []probe, warmup, rounds int, deadlin
 		}
 		shuffle.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		for _, i := range order {
-			d, err := probes[i].once()
-			if err != nil {
-				return nil, failed(err, "%s %s", probes[i].name, probes[i].connection)
-			}
-			if round >= 0 {
-				took[i] = append(took[i], d)
+			for round := first; round < min(first+block, rounds); round++ {
+				d, err := probes[i].once()
+				if err != nil {
+					return nil, failed(err, "%s %s", probes[i].name, probes[i].connection)
+				}
+				if round >= 0 {
+					took[i] = append(took[i], d)
+				}
 			}
 		}
 	}

@@ -87,9 +87,7 @@ type Config struct {
 
 // Gate judges and runs the calls of one run.
 type Gate struct {
-	cfg    Config
-	ctx    context.Context // of the run; done when the gate closes
-	cancel context.CancelFunc
+	cfg Config
 
 	mu        sync.Mutex
 	fewer     sync.Cond // inside or running went down
@@ -99,6 +97,7 @@ type Gate struct {
 	running   int       // of these, the ones that were admitted
 	begun     int64
 	abandoned map[int64]string // the functions still running, by ticket.seq
+	cancels   map[*ticket]context.CancelFunc
 }
 
 // ticket is a call that was admitted.
@@ -131,9 +130,8 @@ func New(cfg Config) *Gate {
 	if cfg.Panicked == nil {
 		cfg.Panicked = func(string, any, []byte) {}
 	}
-	g := &Gate{cfg: cfg, abandoned: map[int64]string{}}
+	g := &Gate{cfg: cfg, abandoned: map[int64]string{}, cancels: map[*ticket]context.CancelFunc{}}
 	g.fewer.L = &g.mu
-	g.ctx, g.cancel = context.WithCancel(context.Background())
 	return g
 }
 
@@ -154,7 +152,7 @@ func (g *Gate) Call(ctx context.Context, req call.Request) (call.Result, error) 
 		return g.refuse(req, tool, no)
 	}
 	defer g.leave()
-	ctx, stop := g.during(ctx)
+	ctx, stop := g.during(ctx, t)
 	defer stop()
 	if no := g.recheck(ctx, req); no != nil {
 		return g.end(t, call.Errorf("%s", no.text), audit.Cancelled), nil
@@ -319,16 +317,26 @@ func (g *Gate) exit() {
 }
 
 // during ties ctx to the life of the run and to the time one call may take.
-func (g *Gate) during(ctx context.Context) (context.Context, func()) {
+func (g *Gate) during(ctx context.Context, t *ticket) (context.Context, func()) {
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.Limits.Call)
-	stop := context.AfterFunc(g.ctx, cancel)
-	return ctx, func() { stop(); cancel() }
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closing {
+		cancel()
+		return ctx, func() {}
+	}
+	g.cancels[t] = cancel
+	return ctx, func() {
+		cancel()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.cancels, t)
+	}
 }
 
 // recheck asks again what may have changed while the record was written.
 func (g *Gate) recheck(ctx context.Context, req call.Request) *refusal {
-	// The end of the run reaches ctx by way of another goroutine: too late.
-	if g.ctx.Err() != nil || ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return deny("run", "cancelled", "the call was cancelled before it ran")
 	}
 	attached := true
@@ -369,7 +377,9 @@ func (g *Gate) Close() []Abandoned {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closing = true
-	g.cancel()
+	for _, cancel := range g.cancels {
+		cancel()
+	}
 	for g.running > 0 {
 		g.fewer.Wait()
 	}

@@ -265,6 +265,19 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// closing returns when Close has begun.
+func closing(r *rig) {
+	for {
+		r.mu.Lock()
+		begun := r.closing
+		r.mu.Unlock()
+		if begun {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
 // The end of the run while the line is being written is an end before the tool.
 func TestRecheck(t *testing.T) {
 	for _, c := range []struct {
@@ -273,7 +286,7 @@ func TestRecheck(t *testing.T) {
 		says  string
 	}{
 		{"cancelled", func(_ *rig, cancel context.CancelFunc) { cancel() }, "cancelled before it ran"},
-		{"the run ended", func(r *rig, _ context.CancelFunc) { r.cancel() }, "cancelled before it ran"},
+		{"the run ended", func(r *rig, _ context.CancelFunc) { go r.Close(); closing(r) }, "cancelled before it ran"},
 		{"detached", nil, "nobody waits for this call any more"},
 		{"a question that panics", nil, "nobody waits for this call any more"},
 	} {
