@@ -268,9 +268,9 @@ func TestClose(t *testing.T) {
 // closing returns when Close has begun.
 func closing(r *rig) {
 	for {
-		r.mu.Lock()
+		r.Gate.mu.Lock()
 		begun := r.closing
-		r.mu.Unlock()
+		r.Gate.mu.Unlock()
 		if begun {
 			return
 		}
