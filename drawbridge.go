@@ -29,7 +29,7 @@
 // of a call is on its way to disk before the call runs. When Close or Run
 // returns, the port refuses connections and no process of the run is alive.
 //
-// Every tool is written to the record with its arguments, where values that look
+// Every call is written to the record with its arguments, where values that look
 // like secrets are masked. The record is in the state directory, see
 // [Config.StateDir]; package audit reads and verifies it.
 package drawbridge
@@ -62,7 +62,7 @@ func Helper() {
 // Binding says whom a run works for. It is fixed by [Start] and reaches every
 // tool unchanged.
 type Binding struct {
-	Run       string // id of the run; "" is a fresh one
+	Run       string // id of the run, never used before; "" is a fresh one
 	Workspace string // whose memory and data; "" is "default"
 	Channel   string // where the run was asked for; may be ""
 	User      string // who asked; may be ""
@@ -111,7 +111,7 @@ type ToolResult struct {
 }
 
 // Limits bound a run. A limit refuses calls, in words the model can read, and
-// ends nothing.
+// ends nothing. A negative one is an error.
 type Limits struct {
 	Calls      int64         // executed calls; 0 is no limit
 	Concurrent int           // calls at once; 0 is 32
@@ -159,7 +159,10 @@ type Config struct {
 	// one CLI loses its tools that way; leave it off unless a client needs it.
 	ConnectionClose bool
 	// Events, if set, is called for what happens in the run, one event at a
-	// time and in order. It may call back into the Bridge, but not Close it.
+	// time and in order; the last one is of kind "ended". It may call back into
+	// the Bridge, but not Close it: Close waits for it. (Ending the context
+	// that the bridge was started with is the way to close it from there.)
+	// While it is slow, an agent that talks much has to wait for it.
 	Events func(Event)
 	Logger *slog.Logger     // nil discards
 	Now    func() time.Time // nil is time.Now
@@ -221,9 +224,10 @@ func (b *Bridge) Call(ctx context.Context, tool string, args json.RawMessage) (T
 func (b *Bridge) Ready(ctx context.Context) error { return b.s.Ready(ctx) }
 
 // Close raises the bridge: the port is closed at once, calls under way are
-// cancelled, and the record is closed. It returns when all of that is done (at
-// most Limits.Grace) and may be called again. The error is of kind [RecordIncomplete]
-// where a line of the record is missing.
+// cancelled, and the record is closed. It returns when all of that is done and
+// may be called again: after at most Limits.Grace, and where an execute_command
+// is under way after its processes are dead too. The error is of kind
+// [RecordIncomplete] where a line of the record is missing.
 func (b *Bridge) Close() error { return b.s.Close() }
 
 func (cfg Config) session() session.Config {

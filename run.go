@@ -10,8 +10,9 @@ import (
 	"github.com/drawbridge-mcp/drawbridge/internal/session"
 )
 
-// Event is one thing that happened in a run. Its kinds and its JSON form are
-// described in docs/events.md.
+// Event is one thing that happened in a run: a call the gate decided, a word of
+// the agent, the end. Its kinds and its JSON form are described in
+// docs/events.md.
 type Event = event.Event
 
 // TokenUsage counts model tokens.
@@ -49,11 +50,12 @@ type RunConfig struct {
 	// Prompt is given to the CLI on its standard input; 1 byte to 16 MiB.
 	Prompt string
 	Model  string   // "" is the CLI's default
-	Dirs   []string // further folders the CLI may name
+	Dirs   []string // further folders the CLI may name; relative ones are of this process
 
 	OwnTools OwnTools
 
-	// Timeout ends the run; 0 is 30 minutes.
+	// Timeout ends the run; 0 is 30 minutes. A negative time, here and below,
+	// is an error.
 	Timeout time.Duration
 	// ReadyTimeout ends a run whose agent has not listed its tools; 0 is 60 s.
 	ReadyTimeout time.Duration
@@ -71,7 +73,7 @@ type Result struct {
 	Usage     *TokenUsage // nil where the CLI does not tell
 	CostUSD   *float64
 	Turns     int
-	AgentExit int      // exit code of the CLI
+	AgentExit int      // exit code of the CLI, 128+N after signal N; -1 where it never started
 	Tools     []string // the scope
 	URL       string   // where the endpoint was; connecting is refused by now
 	Calls     int64    // executed

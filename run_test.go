@@ -2,12 +2,18 @@ package drawbridge_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -131,19 +137,23 @@ func TestField54_ResultAndNoExit(t *testing.T) {
 // Promise 3: nothing is left, however a process tries to get away.
 func TestPromise3_NothingIsLeft(t *testing.T) {
 	linux(t)
+	// SECONDS is a number of the case's own, to find its processes by.
+	seconds := 1_000_000 + os.Getpid()
 	for name, script := range map[string]string{
-		"background":     `exec sleep 300 & echo started`,
-		"setsid":         `exec setsid sleep 300 & echo started`,
-		"double fork":    `exec (setsid sh -c 'sleep 300 & sleep 300 &' >/dev/null 2>&1 &) ; echo started`,
-		"ignores TERM":   `exec (trap '' TERM; sleep 300; sleep 300) & echo started`,
-		"no environment": `exec env -i setsid sh -c 'sleep 300' >/dev/null 2>&1 & echo started`,
-		"holds the pipe": `exec setsid sh -c 'while :; do sleep 1; done' & echo started`,
+		"background":     `exec sleep SECONDS & echo started`,
+		"setsid":         `exec setsid sleep SECONDS & echo started`,
+		"double fork":    `exec (setsid sh -c 'sleep SECONDS & sleep SECONDS &' >/dev/null 2>&1 &) ; echo started`,
+		"ignores TERM":   `exec (trap '' TERM; sleep SECONDS; sleep SECONDS) & echo started`,
+		"no environment": `exec env -i setsid sh -c 'sleep SECONDS' >/dev/null 2>&1 & echo started`,
+		"holds the pipe": `exec setsid sh -c 'while :; do sleep 1; done # SECONDS' & echo started`,
 	} {
+		seconds++
+		mark := strconv.Itoa(seconds)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := drawbridge.RunConfig{Config: config(t), Agent: "scripted", Prompt: script + "\nsay done", Timeout: time.Minute}
+			cfg := drawbridge.RunConfig{Config: config(t), Agent: "scripted", Timeout: time.Minute}
 			cfg.OwnTools = drawbridge.OwnTools{All: true}
-			before := sleepers(t)
+			cfg.Prompt = strings.ReplaceAll(script, "SECONDS", mark) + "\nsay done"
 			res, err := drawbridge.Run(t.Context(), cfg)
 			if err != nil {
 				t.Fatalf("%+v, %v", res, err)
@@ -151,7 +161,9 @@ func TestPromise3_NothingIsLeft(t *testing.T) {
 			if left := proc.Alive(res.Run); len(left) > 0 {
 				t.Errorf("processes left: %v", left)
 			}
-			_ = before
+			if left := running(t, mark); len(left) > 0 {
+				t.Errorf("processes left that hide: %q", left)
+			}
 			if len(res.Leftovers) == 0 {
 				t.Error("the run does not tell what it ended (field report 62)")
 			}
@@ -159,14 +171,19 @@ func TestPromise3_NothingIsLeft(t *testing.T) {
 	}
 }
 
-// sleepers lists the processes below this one.
-func sleepers(t *testing.T) []string {
+// running lists the command lines on this machine that hold mark.
+func running(t *testing.T, mark string) (found []string) {
 	t.Helper()
-	out, err := exec.Command("ps", "--no-headers", "-o", "pid,args", "--ppid", "1").Output()
-	if err != nil {
-		return nil
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no processes to see: %v", err)
 	}
-	return strings.Split(string(out), "\n")
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), mark) {
+			found = append(found, strings.ReplaceAll(string(b), "\x00", " "))
+		}
+	}
+	return found
 }
 
 // An embedder's own children are its own.
@@ -214,36 +231,90 @@ func TestRunWithoutHelper(t *testing.T) {
 	}
 }
 
-// Promise 4: the token is nowhere but where the client needs it.
+// Promise 4: the token is nowhere but where the client needs it, although the
+// agent says it in every way it can.
 func TestPromise4_NoTokenAnywhere(t *testing.T) {
 	linux(t)
 	cfg := config(t)
-	var token string
-	cfg.Tools = append(cfg.Tools, drawbridge.Tool{Name: "leak", Effects: drawbridge.Read, Run: func(context.Context, drawbridge.Binding, json.RawMessage) (drawbridge.ToolResult, error) {
-		return drawbridge.ToolResult{}, nil
-	}})
-	cfg.Allow = []string{"echo"}
+	var token, log strings.Builder
+	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	file := func(name string) string {
+		b, err := os.ReadFile(filepath.Join(cfg.Folder, name))
+		if err != nil {
+			t.Errorf("the agent did not tell its %s: %v", name, err)
+		}
+		return strings.TrimSpace(string(b))
+	}
+	cfg.Tools = append(cfg.Tools, drawbridge.Tool{
+		// It calls the bridge as code of the agent would that knows the token.
+		Name: "leak", Effects: drawbridge.Read,
+		Run: func(ctx context.Context, _ drawbridge.Binding, _ json.RawMessage) (drawbridge.ToolResult, error) {
+			token.WriteString(file("token"))
+			var said strings.Builder
+			for _, message := range []string{
+				`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"TOKEN","arguments":{"q":"TOKEN"}}}`,
+				`{"jsonrpc":"2.0","id":"TOKEN","method":"tools/call","params":{"name":"echo","arguments":{"q":"TOKEN"}}}`,
+				`{"jsonrpc":"2.0","id":1,"method":"TOKEN"}`,
+				`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bang","arguments":{}}}`,
+			} {
+				req, err := http.NewRequestWithContext(ctx, http.MethodPost, file("url"), strings.NewReader(strings.ReplaceAll(message, "TOKEN", token.String())))
+				if err != nil {
+					return drawbridge.ToolResult{}, err
+				}
+				req.Header.Set("Authorization", "Bearer "+token.String())
+				req.Header.Set("Content-Type", "application/json")
+				req.Close = true
+				res, err := http.DefaultClient.Do(req)
+				if err != nil {
+					return drawbridge.ToolResult{}, err
+				}
+				b, err := io.ReadAll(res.Body)
+				_ = res.Body.Close()
+				if err != nil {
+					return drawbridge.ToolResult{}, err
+				}
+				said.Write(b)
+			}
+			return drawbridge.ToolResult{}, errors.New(said.String() + token.String())
+		},
+	}, drawbridge.Tool{
+		Name: "bang", Effects: drawbridge.Read,
+		Run: func(context.Context, drawbridge.Binding, json.RawMessage) (drawbridge.ToolResult, error) {
+			panic("with " + token.String())
+		},
+	})
+	cfg.Allow = []string{"echo", "leak", "bang"}
 	run := drawbridge.RunConfig{Config: cfg, Agent: "scripted", Timeout: time.Minute, OwnTools: drawbridge.OwnTools{All: true}}
-	// The agent says its token in every way it can.
-	run.Prompt = `exec echo "$SCRIPTED_TOKEN" > ` + cfg.Folder + `/token; echo "$SCRIPTED_TOKEN"; printf %s "$SCRIPTED_TOKEN" | base64 -w0; echo "$SCRIPTED_TOKEN" >&2
-exec T=$SCRIPTED_TOKEN; curl -s --noproxy '*' -H "Authorization: Bearer $T" -H 'Content-Type: application/json' -d '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"'$T'","arguments":{"q":"'$T'"}}}' $SCRIPTED_URL || true
-exec T=$SCRIPTED_TOKEN; curl -s --noproxy '*' -H "Authorization: Bearer $T" -H 'Content-Type: application/json' -d '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"q":"'$T'"}}}' $SCRIPTED_URL || true
-exec tr '\0' ' ' < /proc/$PPID/cmdline
-say done`
+	run.Prompt = `exec echo "$SCRIPTED_TOKEN" > token; echo "$SCRIPTED_URL" > url; cat /proc/[0-9]*/cmdline > argv; tr '\0' '\n' < /proc/$PPID/environ > environ
+call leak
+exec echo "$SCRIPTED_TOKEN"; printf %s "$SCRIPTED_TOKEN" | base64 -w0; echo "$SCRIPTED_TOKEN" >&2
+exec echo "$SCRIPTED_TOKEN" >/proc/$PPID/fd/2; printf '{"kind":"text","text":"%s"}\n' "$SCRIPTED_TOKEN" >/proc/$PPID/fd/1
+exec printf '{"kind":"finished","ok":false,"text":"it was %s"}\n' "$SCRIPTED_TOKEN" >/proc/$PPID/fd/1
+exit 9`
 	var told strings.Builder
 	run.Events = func(e drawbridge.Event) {
 		b, _ := json.Marshal(e)
 		told.Write(b)
 	}
 	res, err := drawbridge.Run(t.Context(), run)
-	if err != nil {
-		t.Fatal(err)
+	if len(token.String()) != 64 {
+		t.Fatalf("the agent could not tell its token: %q, %v", token.String(), err)
 	}
-	raw, err := os.ReadFile(filepath.Join(cfg.Folder, "token"))
-	if err != nil || len(strings.TrimSpace(string(raw))) != 64 {
-		t.Fatalf("the agent could not tell its token: %q, %v", raw, err)
+	if drawbridge.KindOf(err) != drawbridge.AgentFailed || !strings.Contains(err.Error(), "it was [redacted]") {
+		t.Errorf("the run ended with %v", err)
 	}
-	token = strings.TrimSpace(string(raw))
+	held := map[string]string{
+		"an event": told.String(), "the log": log.String(), "the error": err.Error(), "a command line": file("argv"),
+		"the environment of the agent": file("environ"), "the result": fmt.Sprintf("%+v", *res),
+	}
+	if fault, ok := errors.AsType[*drawbridge.Error](err); ok {
+		held["the hint"] = fault.Hint
+	}
+	for _, must := range []string{"bang", "panicked"} {
+		if !strings.Contains(log.String(), must) {
+			t.Errorf("no %q in the log: %s", must, log.String())
+		}
+	}
 	seen := 0
 	err = filepath.WalkDir(cfg.StateDir, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -254,9 +325,7 @@ say done`
 			return err
 		}
 		seen++
-		if strings.Contains(string(b), token) {
-			t.Errorf("%s holds the token", path)
-		}
+		held[path] = string(b)
 		info, err := d.Info()
 		if err == nil && info.Mode().Perm() != 0o600 {
 			t.Errorf("%s has mode %v", path, info.Mode())
@@ -266,13 +335,23 @@ say done`
 	if err != nil || seen < 4 {
 		t.Errorf("%d files seen, %v", seen, err)
 	}
-	if strings.Contains(told.String(), token) {
-		t.Error("an event holds the token")
-	}
-	for _, r := range drawbridgetest.Records(t, res.AuditFile, res.AuditHead) {
-		if r.Kind == audit.Begin && r.Tool == "echo" && !strings.Contains(string(r.Arguments), "[redacted]") {
-			t.Errorf("the record of the call is %s", r.Arguments)
+	for what, text := range held {
+		for how, form := range map[string]string{
+			"": token.String(), " in base64": base64.StdEncoding.EncodeToString([]byte(token.String())),
+		} {
+			if strings.Contains(text, form) {
+				t.Errorf("%s holds the token%s", what, how)
+			}
 		}
+	}
+	masked := false
+	for _, r := range drawbridgetest.Records(t, res.AuditFile, res.AuditHead) {
+		if r.Kind == audit.Begin && r.Tool == "echo" {
+			masked = strings.Contains(string(r.Arguments), "[redacted]")
+		}
+	}
+	if !masked {
+		t.Error("the call with the token in its arguments is not on record, masked")
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/drawbridge-mcp/drawbridge"
@@ -74,11 +75,16 @@ func main() {
 }
 
 func run() error {
+	// A real app keeps both: records are worth something afterwards.
 	dir, err := os.MkdirTemp("", "embed-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	folder := filepath.Join(dir, "work")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		return err
+	}
 
 	home := &thermostat{room: 17.5, target: 18}
 	res, err := drawbridge.Run(context.Background(), drawbridge.RunConfig{
@@ -87,11 +93,11 @@ func run() error {
 			Server:   "thermostat",
 			Tools:    home.tools(),
 			Allow:    []string{"read_temperature", "set_target"},
-			Folder:   dir,
-			StateDir: dir + "/state",
+			Folder:   folder,
+			StateDir: filepath.Join(dir, "state"), // never inside the folder
 			Events: func(e drawbridge.Event) {
 				if e.Kind == "call" {
-					fmt.Printf("%s %s: %s\n", e.Tool, e.Arguments, e.Outcome)
+					fmt.Printf("%s(%s): %s\n", e.Tool, e.Arguments, e.Outcome)
 				}
 			},
 		},

@@ -1,16 +1,23 @@
 package cli
 
 import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/drawbridge-mcp/drawbridge/audit"
+	"github.com/drawbridge-mcp/drawbridge/internal/call"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/state"
 )
@@ -23,13 +30,16 @@ func (a *app) auditCommand() *cobra.Command {
 // or the path of a record copied from elsewhere.
 func (a *app) record(name string) (*os.File, state.Meta, error) {
 	if strings.ContainsRune(name, os.PathSeparator) || strings.HasSuffix(name, ".jsonl") {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, state.Meta{}, fault.Wrap(err, fault.Usage, "", "audit record")
+		info, err := os.Stat(name)
+		if err == nil && !info.Mode().IsRegular() {
+			err = errors.New("not a file")
 		}
-		if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-			_ = f.Close()
-			return nil, state.Meta{}, fault.New(fault.Usage, "give the path of an audit.jsonl", "%s is not a file", name)
+		var f *os.File
+		if err == nil {
+			f, err = os.Open(name)
+		}
+		if err != nil {
+			return nil, state.Meta{}, fault.Wrap(err, fault.Usage, "give the id of a run, or the path of an audit.jsonl", "audit record %s", name)
 		}
 		return f, state.Meta{ID: name}, nil
 	}
@@ -69,8 +79,11 @@ controls both the record and the place the head is kept in. Exit code 5 means: b
 				return err
 			}
 			defer f.Close()
-			if head == "" {
+			switch b, bad := hex.DecodeString(head); {
+			case head == "" && !c.Flags().Changed("head"):
 				head = meta.Head
+			case bad != nil || len(b) != sha256.Size:
+				return fault.New(fault.Usage, "a head is the 64 hex digits that were printed when the run ended", "--head %q is no head", call.Clip(head))
 			}
 			rep, err := audit.Verify(f, head)
 			if err != nil {
@@ -104,7 +117,7 @@ controls both the record and the place the head is kept in. Exit code 5 means: b
 
 func printReport(w io.Writer, meta state.Meta, rep audit.Report) {
 	if rep.Problem != "" {
-		fmt.Fprintf(w, "bad: line %d: %s\n", rep.FirstBad, visible(rep.Problem))
+		fmt.Fprintf(w, "bad: %s\n", line(rep.Problem, 1000))
 		return
 	}
 	fmt.Fprintf(w, "ok: %d lines, head %s\n", rep.Lines, rep.Head)
@@ -133,23 +146,46 @@ func (a *app) auditShow() *cobra.Command {
 				return err
 			}
 			defer f.Close()
-			enc := json.NewEncoder(a.out)
-			enc.SetEscapeHTML(false)
+			lines := 0
 			err = audit.Read(f, func(r audit.Record) error {
+				lines++
 				if asJSON {
-					return enc.Encode(r)
+					return nil
 				}
-				_, err := fmt.Fprintln(a.out, describe(r))
+				// A record from elsewhere may hold anything in any of its members.
+				_, err := fmt.Fprintln(a.out, line(describe(r), 8000))
 				return err
 			})
+			if asJSON {
+				err = errors.Join(copyLines(a.out, f, lines), err)
+			}
 			if err != nil {
 				return fault.Wrap(err, fault.Record, "drawbridge audit verify names the first bad line", "show the record")
 			}
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print the records as JSON lines")
+	c.Flags().BoolVar(&asJSON, "json", false, "print the lines themselves")
 	return c
+}
+
+// copyLines writes the first n lines of f as they are, so that what was printed
+// can be verified too.
+func copyLines(w io.Writer, f io.ReadSeeker, n int) error {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	in, out := bufio.NewReader(f), bufio.NewWriter(w)
+	for range n {
+		b, err := in.ReadBytes('\n')
+		if err != nil {
+			return err
+		}
+		if _, err := out.Write(b); err != nil {
+			return err
+		}
+	}
+	return out.Flush()
 }
 
 func describe(r audit.Record) string {
@@ -163,15 +199,19 @@ func describe(r audit.Record) string {
 		return head + fmt.Sprintf("run %s, agent %s, workspace %s, channel %s, user %s, level %s, scope [%s]",
 			r.Run.ID, line(r.Run.Agent, 80), line(r.Run.Workspace, 80), line(r.Run.Channel, 80), line(r.Run.User, 80), r.Run.Level, line(strings.Join(r.Run.Scope, " "), 2000))
 	case audit.Begin:
-		return head + fmt.Sprintf("%s %s (%s, by %s %s)", tool, arguments(r), r.Decision, r.Layer, line(r.Rule, 80))
+		return head + fmt.Sprintf("%s %s (%s, by %s%s)", tool, arguments(r), r.Decision, r.Layer, opt(" ", line(r.Rule, 80)))
 	case audit.End:
 		return head + fmt.Sprintf("%s of line %d: %s, %.1f ms, %d bytes", tool, r.Call, r.Outcome, float64(r.Micros)/1000, r.ResultSize)
 	case audit.Refused:
-		return head + fmt.Sprintf("%s %s: %s %s: %s", tool, arguments(r), r.Layer, line(r.Rule, 80), line(r.Reason, 400))
+		return head + fmt.Sprintf("%s %s: %s%s: %s", tool, arguments(r), r.Layer, opt(" ", line(r.Rule, 80)), line(r.Reason, 400))
 	case audit.Close:
-		return head + line(fmt.Sprint(r.Totals), 400)
+		var totals []string
+		for _, k := range slices.Sorted(maps.Keys(r.Totals)) {
+			totals = append(totals, fmt.Sprintf("%s %d", k, r.Totals[k]))
+		}
+		return head + line(strings.Join(totals, ", "), 1000)
 	}
-	return head + line(r.What+" "+r.Detail, 400)
+	return head + line(r.What, 80) + opt(": ", line(r.Detail, 400))
 }
 
 func arguments(r audit.Record) string {

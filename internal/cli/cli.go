@@ -9,13 +9,16 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/drawbridge-mcp/drawbridge"
+	"github.com/drawbridge-mcp/drawbridge/internal/call"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/state"
 )
@@ -29,11 +32,38 @@ type app struct {
 
 // Main runs the command line of this process and returns its exit code.
 func Main() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
 	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr}
-	return a.execute(ctx, os.Args[1:])
+	return a.execute(context.Background(), os.Args[1:])
 }
+
+// untilSignal is ctx until the process is asked to end, for what has to come to
+// an end by itself: a run and its record. Whatever only reads or waits for its
+// input is better served by the signal's own effect. A signal that was ignored
+// when the process started stays so, as nohup means it.
+func untilSignal(ctx context.Context, signals ...os.Signal) (context.Context, func()) {
+	signals = slices.DeleteFunc(signals, signal.Ignored)
+	if len(signals) == 0 { // which NotifyContext takes for all of them
+		return ctx, func() {}
+	}
+	return signal.NotifyContext(ctx, signals...)
+}
+
+// graceful is a command whose context ends when a person or the system asks it
+// to end.
+func graceful(c *cobra.Command) *cobra.Command {
+	run := c.RunE
+	c.RunE = func(c *cobra.Command, args []string) error {
+		ctx, stop := untilSignal(c.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+		defer stop()
+		c.SetContext(ctx)
+		return run(c, args)
+	}
+	return c
+}
+
+// survivePipes makes a write to a standard stream that nobody reads any more
+// an error. Else it would be the death of this process, and of its run.
+func survivePipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 func (a *app) execute(ctx context.Context, args []string) int {
 	root := a.root()
@@ -45,11 +75,18 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	if code, ok := errors.AsType[exitCode](err); ok {
 		return int(code)
 	}
-	fmt.Fprintf(a.err, "drawbridge: error: %s\n", visible(err.Error()))
+	a.say("error", err.Error())
 	if hint := fault.HintOf(err); hint != "" {
-		fmt.Fprintf(a.err, "drawbridge: hint: %s\n", visible(hint))
+		a.say("hint", hint)
 	}
 	return int(fault.KindOf(err))
+}
+
+// say writes to standard error. Every line of text, which may hold words of an
+// agent, stands behind a prefix of ours.
+func (a *app) say(what, text string) {
+	text = strings.TrimRight(visible(text), "\n")
+	fmt.Fprintf(a.err, "drawbridge: %s: %s\n", what, strings.ReplaceAll(text, "\n", "\ndrawbridge:   | "))
 }
 
 // exitCode ends the command with a code and without a word.
@@ -90,8 +127,10 @@ run's scope and refusing every other call before anything executes.
 		return fault.Wrap(err, fault.Usage, "see "+c.CommandPath()+" --help", "command line")
 	})
 	root.PersistentFlags().StringVar(&a.stateDir, "state-dir", "", "where records and memory are kept (default $XDG_STATE_HOME/drawbridge)")
-	root.AddCommand(a.runCommand(), a.execCommand(), a.demoCommand(), a.benchCommand(), a.memoryCommand(),
+	root.AddCommand(a.runCommand(), a.execCommand(), graceful(a.demoCommand()), graceful(a.benchCommand()), a.memoryCommand(),
 		a.auditCommand(), a.runsCommand(), a.doctorCommand(), a.versionCommand())
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
 	usage(root)
 	return root
 }
@@ -154,9 +193,7 @@ func visible(s string) string {
 		switch {
 		case r == '\n' || r == '\t':
 			b.WriteRune(r)
-		case r < ' ' || r >= 0x7f && r <= 0x9f,
-			r >= 0x200B && r <= 0x200F, r >= 0x2028 && r <= 0x202E, r >= 0x2060 && r <= 0x206F,
-			r == 0xFEFF, r >= 0xE0000 && r <= 0xE007F:
+		case unicode.IsControl(r), r == '\u2028', r == '\u2029', r > 0x9f && call.Invisible(string(r)):
 			fmt.Fprintf(&b, "\\u{%x}", r)
 		default:
 			b.WriteRune(r)

@@ -3,8 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"syscall"
 
@@ -33,14 +33,15 @@ your terminal, and finds the bridge in three variables:
 
 The level is open: the scope guards the bridge's tools only, and the program can do
 whatever you can. When it ends, everything it started is ended too. exec returns
-the program's exit code; 2 where it could not be started.`,
+the program's exit code, 128+N where signal N ended it; 2 where it could not be
+started, 5 where the record is incomplete.`,
 		Example: `  drawbridge exec --allow memory_search -- sh -c 'my-agent --mcp-config "$DRAWBRIDGE_MCP_CONFIG"'`,
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, words []string) error {
 			if len(words) == 0 {
 				return fault.New(fault.Usage, "give a program after --", "nothing to run")
 			}
-			base, err := scope.config(a)
+			base, err := scope.config(c, a)
 			if err != nil {
 				return err
 			}
@@ -52,9 +53,12 @@ the program's exit code; 2 where it could not be started.`,
 				return fault.Wrap(err, fault.Usage, "give its path, or a name that is on the PATH", "program %s", words[0])
 			}
 			fmt.Fprintln(a.err, "drawbridge: level open: the program can do whatever you can; the scope guards the bridge's tools only")
+			survivePipes()
 			// An interrupt from the terminal reaches the program itself, and what
 			// it means is the program's to say. A TERM sent to us ends it.
-			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP)
+			_, forget := untilSignal(context.Background(), os.Interrupt, syscall.SIGQUIT)
+			defer forget()
+			ctx, stop := untilSignal(c.Context(), syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
 			s, err := session.New(context.Background(), session.Config{
 				Binding: call.Binding{Workspace: base.Binding.Workspace, Channel: base.Binding.Channel, User: base.Binding.User, Agent: filepath.Base(path)},
@@ -70,7 +74,7 @@ the program's exit code; 2 where it could not be started.`,
 			if !listed && err == nil {
 				fmt.Fprintln(a.err, "drawbridge: warning: the program never listed its tools from the bridge; --require-ready makes that an error")
 			}
-			fmt.Fprintf(a.err, "drawbridge: run %s, record %s, head %s\n", s.ID(), filepath.Join(s.Folder(), "audit.jsonl"), s.Head())
+			fmt.Fprintf(a.err, "drawbridge: run %s, record %s, head %s\n", s.ID(), visible(filepath.Join(s.Folder(), "audit.jsonl")), s.Head())
 			if err != nil {
 				return err
 			}
@@ -81,6 +85,7 @@ the program's exit code; 2 where it could not be started.`,
 		},
 	}
 	scope.add(c)
+	c.Flags().SetInterspersed(false) // what follows the program is the program's
 	c.Flags().BoolVar(&requireReady, "require-ready", false, "exit with 3 where the program never listed its tools")
 	return c
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -83,6 +84,9 @@ func (m *memoryCmd) search() *cobra.Command {
 		Short: "Find notes by any text, best first",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := notNegative(c); err != nil {
+				return err
+			}
 			return m.with(c.Context(), func(s *memory.Service) error {
 				notes, err := s.Search(c.Context(), m.workspace, strings.Join(args, " "), limit)
 				if err != nil {
@@ -145,6 +149,8 @@ func (m *memoryCmd) print(n memory.Note, asJSON bool) {
 	if isTerminal(m.out) {
 		text = visible(text)
 	}
+	// What begins a line is a note: no note can look like another one.
+	text = strings.ReplaceAll(text, "\n", "\n    ")
 	fmt.Fprintf(m.out, "%s  %s  (%s)\n", n.ID, text, line(from, 2000))
 }
 
@@ -175,7 +181,7 @@ func (m *memoryCmd) imports() *cobra.Command {
 			if len(args) == 1 && args[0] != "-" {
 				f, err := os.Open(args[0])
 				if err != nil {
-					return fault.Wrap(err, fault.Usage, "", "notes to import")
+					return fault.Wrap(err, fault.Usage, "give a file that you can read, or - for standard input", "notes to import")
 				}
 				defer f.Close()
 				in = f
@@ -208,16 +214,20 @@ func (m *memoryCmd) delete() *cobra.Command {
 					}
 					return err
 				}
+				var missing []string
 				for _, id := range ids {
 					ok, err := s.Delete(c.Context(), m.workspace, id)
 					if err != nil {
 						return err
 					}
 					if !ok {
-						return fault.New(fault.Usage, "drawbridge memory list shows the ids", "no note %q in workspace %s", id, m.workspace)
+						missing = append(missing, strconv.Quote(id))
 					}
 				}
-				fmt.Fprintf(m.err, "deleted %d notes\n", len(ids))
+				fmt.Fprintf(m.err, "deleted %d notes\n", len(ids)-len(missing))
+				if missing != nil {
+					return fault.New(fault.Usage, "drawbridge memory list shows the ids", "no note %s in workspace %s", strings.Join(missing, ", "), m.workspace)
+				}
 				return nil
 			})
 		},

@@ -8,9 +8,11 @@ import (
 	"os/user"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/drawbridge-mcp/drawbridge"
 	"github.com/drawbridge-mcp/drawbridge/internal/agent"
@@ -41,17 +43,22 @@ func (f *scopeFlags) add(c *cobra.Command) {
 	fl.Int64Var(&f.maxCalls, "max-calls", 0, "tool calls the run may make; further ones are refused (0: no limit)")
 	fl.IntVar(&f.maxOutput, "max-output", 64<<10, "bytes of one tool result; the middle of a longer one is left out")
 	fl.DurationVar(&f.callTimeout, "call-timeout", 10*time.Minute, "time one tool call may take")
+	complete(c, "allow", session.Builtins())
+	complete(c, "sandbox", []string{"off"})
 }
 
-func (f *scopeFlags) config(a *app) (drawbridge.Config, error) {
+// complete tells shell completion the values of a flag of c.
+func complete(c *cobra.Command, flag string, values []string) {
+	_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // it fails for a flag that is not there, or twice
+}
+
+func (f *scopeFlags) config(c *cobra.Command, a *app) (drawbridge.Config, error) {
 	var cfg drawbridge.Config
 	if f.sandbox != "" && f.sandbox != "off" {
 		return cfg, fault.New(fault.Usage, "this version has no sandbox yet; --sandbox=off accepts that", "--sandbox %q is not known", f.sandbox)
 	}
-	for name, v := range map[string]int64{"max-calls": f.maxCalls, "max-output": int64(f.maxOutput), "call-timeout": int64(f.callTimeout)} {
-		if v < 0 {
-			return cfg, fault.New(fault.Usage, "give a positive value", "--%s is negative", name)
-		}
+	if err := notNegative(c); err != nil {
+		return cfg, err
 	}
 	if f.user == "" {
 		f.user = currentUser()
@@ -75,6 +82,19 @@ func (f *scopeFlags) config(a *app) (drawbridge.Config, error) {
 		fmt.Fprintln(a.err, "drawbridge: warning: --sandbox=off: commands run unconfined, with all you can do yourself")
 	}
 	return cfg, nil
+}
+
+// notNegative refuses numbers and times below zero in the flags of c.
+func notNegative(c *cobra.Command) (err error) {
+	c.Flags().Visit(func(f *pflag.Flag) {
+		switch f.Value.Type() {
+		case "int", "int64", "duration":
+			if err == nil && strings.HasPrefix(f.Value.String(), "-") {
+				err = fault.New(fault.Usage, "give a positive value", "--%s is negative: %s", f.Name, f.Value)
+			}
+		}
+	})
+	return err
 }
 
 func currentUser() string {
@@ -108,7 +128,7 @@ answer to standard output.
 			if cli == "" {
 				return fault.New(fault.Usage, "there are: "+strings.Join(agent.Names(), ", "), "--agent is missing")
 			}
-			base, err := scope.config(a)
+			base, err := scope.config(c, a)
 			if err != nil {
 				return err
 			}
@@ -129,7 +149,11 @@ answer to standard output.
 			if ownTools.All || len(ownTools.List) > 0 {
 				fmt.Fprintln(a.err, "drawbridge: warning: level open: with tools of its own the agent can do whatever you can; the scope guards the bridge's tools only")
 			}
-			res, err := drawbridge.Run(c.Context(), cfg)
+			survivePipes()
+			// Not before: waiting for a prompt that does not come ends as ever.
+			ctx, stop := untilSignal(c.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+			defer stop()
+			res, err := drawbridge.Run(ctx, cfg)
 			show.done(res)
 			return err
 		},
@@ -148,6 +172,7 @@ answer to standard output.
 	fl.DurationVar(&readyTimeout, "ready-timeout", session.DefaultReady, "time until the agent must have listed its tools")
 	fl.DurationVar(&idle, "idle-timeout", session.DefaultIdle, "silence of the agent, while no tool runs, that ends the run")
 	fl.BoolVar(&asJSON, "json", false, "print one event a line on standard output")
+	complete(c, "agent", agent.Names())
 	return c
 }
 
@@ -173,7 +198,7 @@ func (a *app) prompt(words []string, file string) (string, error) {
 	read := func(r io.Reader, from string) (string, error) {
 		b, err := io.ReadAll(io.LimitReader(r, session.MaxPrompt+1))
 		if err != nil {
-			return "", fault.Wrap(err, fault.Usage, "", "read the prompt from %s", from)
+			return "", fault.Wrap(err, fault.Usage, "give it after --, with --prompt-file, or through a pipe", "read the prompt from %s", from)
 		}
 		return string(b), nil
 	}
@@ -185,7 +210,7 @@ func (a *app) prompt(words []string, file string) (string, error) {
 	case file != "" && file != "-":
 		f, err := os.Open(file)
 		if err != nil {
-			return "", fault.Wrap(err, fault.Usage, "", "prompt file")
+			return "", fault.Wrap(err, fault.Usage, "give a file that you can read, or - for standard input", "prompt file")
 		}
 		defer f.Close()
 		return read(f, file)
@@ -234,13 +259,13 @@ func (s *show) event(e drawbridge.Event) {
 		say("tools listed: %s", line(strings.Join(e.Tools, ", "), 2000))
 	case event.Call:
 		if e.Outcome == "refused" {
-			say("call %s %s: refused (%s%s): %s", line(e.Tool, 80), line(string(e.Arguments), 200), e.Layer, opt(" ", e.Rule), line(e.Text, 200))
+			say("call %s%s: refused (%s%s): %s", line(e.Tool, 80), opt(" ", line(string(e.Arguments), 200)), e.Layer, opt(" ", e.Rule), line(e.Text, 200))
 			return
 		}
-		say("call %s %s: %s, %s, %.1f ms", line(e.Tool, 80), line(string(e.Arguments), 200), e.Decision, e.Outcome, e.Millis)
+		say("call %s%s: %s, %s, %.1f ms", line(e.Tool, 80), opt(" ", line(string(e.Arguments), 200)), e.Decision, e.Outcome, e.Millis)
 	case event.ToolCall:
 		if e.Observed {
-			say("observed: the agent says it calls its own tool %s %s", line(e.Tool, 80), line(string(e.Arguments), 200))
+			say("observed: the agent says it calls its own tool %s%s", line(e.Tool, 80), opt(" ", line(string(e.Arguments), 200)))
 		}
 	case event.Text:
 		say("agent: %s", line(e.Text, 2000))
@@ -252,7 +277,7 @@ func (s *show) done(res *drawbridge.Result) {
 	if res == nil || s.json != nil {
 		return
 	}
-	fmt.Fprintf(s.a.err, "drawbridge: %d calls, %d refused, %s; record %s, head %s\n", res.Calls, res.Refused, res.Duration.Round(time.Millisecond), res.AuditFile, res.AuditHead)
+	fmt.Fprintf(s.a.err, "drawbridge: %d calls, %d refused, %s; record %s, head %s\n", res.Calls, res.Refused, res.Duration.Round(time.Millisecond), visible(res.AuditFile), res.AuditHead)
 	text := res.Text
 	if isTerminal(s.a.out) {
 		text = visible(text)

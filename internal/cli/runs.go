@@ -48,8 +48,8 @@ func (a *app) runsList() *cobra.Command {
 			w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "RUN\tAGENT\tLEVEL\tWORKSPACE\tCHANNEL\tSTARTED\tSTATUS\tEXIT")
 			for _, m := range runs {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.ID, line(m.Agent, 20), m.Level, line(m.Workspace, 30), line(m.Channel, 30),
-					m.Started.Local().Format("2006-01-02 15:04:05"), m.Status, exitText(m))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.ID, line(m.Agent, 20), line(m.Level, 20), line(m.Workspace, 30), line(m.Channel, 30),
+					m.Started.Local().Format("2006-01-02 15:04:05"), line(m.Status, 20), exitText(m))
 			}
 			return w.Flush()
 		},

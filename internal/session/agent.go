@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -58,7 +59,7 @@ type Report struct {
 	Usage     *event.Usage
 	CostUSD   *float64
 	Turns     int
-	AgentCode int // exit code of the CLI
+	AgentCode int // exit code of the CLI, 128+N after signal N; -1 where it never started
 	Calls     int64
 	Refused   int64
 	Leftovers []string
@@ -80,6 +81,14 @@ func (s *Session) prepare(url string) error {
 
 func (s *Session) prepareAgent(url string) error {
 	a := s.cfg.Agent
+	for _, d := range []struct {
+		name string
+		time time.Duration
+	}{{"wall time", a.Wall}, {"time until the tools are listed", a.Ready}, {"time of silence", a.Idle}, {"time to exit", a.Linger}} {
+		if d.time < 0 {
+			return fault.New(fault.Usage, "give a positive time; 0 is the default", "the agent's %s is negative: %s", d.name, d.time)
+		}
+	}
 	a.Wall, a.Ready = or(a.Wall, DefaultWall), or(a.Ready, DefaultReady)
 	a.Idle, a.Linger = or(a.Idle, DefaultIdle), or(a.Linger, DefaultLinger)
 	if err := checkPrompt(a.Prompt); err != nil {
@@ -91,12 +100,12 @@ func (s *Session) prepareAgent(url string) error {
 	if err := helper(); err != nil {
 		return err
 	}
+	dirs := make([]string, len(a.Dirs))
 	for i, d := range a.Dirs {
-		dir, err := checkFolder(d)
-		if err != nil {
+		var err error
+		if dirs[i], err = checkFolder("further folder", d); err != nil {
 			return err
 		}
-		a.Dirs[i] = dir
 	}
 	found, err := a.CLI.Find(a.Path, s.cfg.Environ)
 	if err != nil {
@@ -112,7 +121,7 @@ func (s *Session) prepareAgent(url string) error {
 	}
 	spec, err := a.CLI.Command(found, agent.Plan{
 		Server: s.cfg.Server, URL: url, Token: s.token, Tools: s.scope.Names(), Prompt: a.Prompt,
-		Folder: s.cfg.Folder, Dirs: a.Dirs, Model: a.Model, OwnTools: a.OwnTools, Args: a.Args, Env: a.Env,
+		Folder: s.cfg.Folder, Dirs: dirs, Model: a.Model, OwnTools: a.OwnTools, Args: a.Args, Env: a.Env,
 		Environ: s.cfg.Environ, PrivateDir: private, TempDir: temp, CallTimeout: s.callTimeout(),
 	})
 	if err != nil {
@@ -153,7 +162,12 @@ func (s *Session) RunAgent(ctx context.Context) (Report, error) {
 	if err == nil {
 		err = w.judge(exit)
 	}
-	s.note("agent", fmt.Sprintf("the agent ended: exit code %d", exit.Code))
+	if w.started {
+		s.note("agent", "the agent ended: "+w.how(exit))
+	} else {
+		rep.AgentCode = -1
+		s.note("agent", "the agent was not started")
+	}
 	err = s.finish(err)
 	rep.Calls, rep.Refused = s.follow.done, s.follow.not
 	rep.OK = err == nil
@@ -186,12 +200,13 @@ type watch struct {
 	stopped  chan *fault.Error // reasons to end it; the first one counts
 	finished chan struct{}     // closed when the CLI reported its end
 	spoke    chan struct{}     // it printed something
+	errTail  tail
+	started  bool
 
 	mu       sync.Mutex
 	end      *event.Event
 	observed int
 	notes    []string
-	errTail  call.HeadTail
 }
 
 func (w *watch) supervise(ctx context.Context) (proc.Exit, error) {
@@ -207,7 +222,7 @@ func (w *watch) supervise(ctx context.Context) (proc.Exit, error) {
 	}
 	defer stderr.Close()
 	lines := proc.NewLines(maxLine, w.line)
-	w.errTail.Max = stderrTail
+	w.errTail.kept.Max = stderrTail
 	tail := s.secrets.Writer(&w.errTail)
 
 	spec := *s.spec
@@ -219,18 +234,23 @@ func (w *watch) supervise(ctx context.Context) (proc.Exit, error) {
 		User: s.binding.User, Agent: s.binding.Agent, Tools: s.scope.Names(), Status: "starting",
 		Text: fmt.Sprintf("level %s, wall time %s", s.level, w.a.Wall),
 	})
+	if ctx.Err() != nil {
+		return proc.Exit{}, fault.New(fault.Interrupted, "", "interrupted before the agent was started")
+	}
 	p, err := proc.Start(context.Background(), spec)
 	if err != nil {
-		return proc.Exit{}, fault.Wrap(err, fault.Agent, "", "start %s", spec.Path)
+		return proc.Exit{}, fault.Wrap(err, fault.Agent, startHint(err), "start %s", spec.Path)
 	}
 	defer func() { // whatever happens here, nothing is left alive
 		p.End()
 		_, _ = p.Wait()
 	}()
+	w.started = true
 	reason := w.wait(ctx, p)
 	if reason != nil {
 		p.End()
 	}
+	s.events.freeze() // a follower that is stuck must not hold up the end
 	exit, err := p.Wait()
 	_ = lines.Close()
 	_ = tail.Close()
@@ -238,7 +258,7 @@ func (w *watch) supervise(ctx context.Context) (proc.Exit, error) {
 		return exit, fault.Wrap(err, fault.Agent, "", "supervision of %s", spec.Path)
 	}
 	if exit.LostHelper {
-		w.noteLater("the process helper was killed; its processes were found by their mark and ended")
+		w.noteLater(lostHelper)
 	}
 	if n := len(exit.Leftovers); n > 0 {
 		w.noteLater(fmt.Sprintf("unfinished background work was ended: %s", strings.Join(exit.Leftovers, ", ")))
@@ -319,6 +339,7 @@ func (w *watch) line(b []byte, cut bool) {
 	for _, e := range w.parser.Line(b, cut) {
 		w.event(e)
 	}
+	w.s.events.await()
 }
 
 func (w *watch) event(e event.Event) {
@@ -377,6 +398,16 @@ func (w *watch) redact(e *event.Event) {
 	}
 }
 
+const lostHelper = "the process helper was killed; its processes were found by their mark and ended"
+
+// startHint is what to do about a process that could not be started.
+func startHint(err error) string {
+	if e, ok := errors.AsType[*proc.StartError](err); ok {
+		return e.Hint
+	}
+	return ""
+}
+
 func (w *watch) stop(err *fault.Error) {
 	select {
 	case w.stopped <- err:
@@ -400,88 +431,4 @@ func (w *watch) report(exit proc.Exit) Report {
 		r.Text, r.Usage, r.CostUSD, r.Turns = w.end.Text, w.end.Usage, w.end.CostUSD, w.end.Turns
 	}
 	return r
-}
-
-// judge decides whether a CLI that ended by itself did its work.
-func (w *watch) judge(exit proc.Exit) error {
-	select {
-	case err := <-w.stopped:
-		return err
-	default:
-	}
-	select {
-	case <-w.s.ready:
-	default:
-		return w.notReady(w.how(exit))
-	}
-	w.mu.Lock()
-	end := w.end
-	w.mu.Unlock()
-	switch {
-	case end == nil:
-		return fault.New(fault.Agent, w.hint(), "no result event: the agent ended without reporting a result (%s)", w.how(exit))
-	case end.OK != nil && !*end.OK:
-		return fault.New(fault.Agent, w.hint(), "the agent reported a failure: %s", firstLine(end.Text))
-	case exit.Code != 0 && !exit.Ended:
-		return fault.New(fault.Agent, w.hint(), "the agent failed (%s)", w.how(exit))
-	}
-	return nil
-}
-
-func (w *watch) notReady(when string) *fault.Error {
-	select {
-	case <-w.s.authenticated:
-		return fault.New(fault.NotReady, w.hint(), "the agent reached the bridge and never listed its tools (%s)", when)
-	default:
-	}
-	if w.s.refusals.count("token") > 0 {
-		return fault.New(fault.NotReady, w.hint(), "the agent never authenticated to the bridge: it came with a wrong token, or without one (%s)", when)
-	}
-	return fault.New(fault.NotReady, w.hint(), "the agent never connected to the bridge, so it had no tools (%s)", when)
-}
-
-func (w *watch) how(exit proc.Exit) string {
-	if exit.Signal != "" {
-		return "ended by " + exit.Signal
-	}
-	return fmt.Sprintf("exit code %d", exit.Code)
-}
-
-// hint shows the end of what the CLI wrote to stderr.
-func (w *watch) hint() string {
-	text, _, _ := w.errTail.Text()
-	if text = strings.TrimSpace(text); text != "" {
-		return "the agent wrote to stderr: " + text
-	}
-	return "see " + w.s.run.File("transcript.jsonl")
-}
-
-func firstLine(s string) string {
-	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
-	return call.Clip(s)
-}
-
-func or(d, otherwise time.Duration) time.Duration {
-	if d <= 0 {
-		return otherwise
-	}
-	return d
-}
-
-// ended tells the follower the last thing, and that there is no more.
-func (s *Session) ended(rep Report, err error) {
-	code := 0
-	text := rep.Text
-	if err != nil {
-		code = int(fault.KindOf(err))
-		text = s.mask(err.Error())
-	}
-	ok := err == nil
-	s.emit(event.Event{
-		Kind: event.Ended, OK: &ok, Text: text, ExitCode: &code, Head: s.head, Level: s.level,
-		Usage: rep.Usage, CostUSD: rep.CostUSD, Turns: rep.Turns, Millis: float64(rep.Duration.Microseconds()) / 1000,
-	})
-	if s.events != nil {
-		s.events.close()
-	}
 }

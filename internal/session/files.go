@@ -52,8 +52,12 @@ func (c *capped) Write(p []byte) (int, error) {
 	return n, nil
 }
 
+// privateName is the folder of what only the agent may read. It may hold the
+// token, and goes with the run.
+const privateName = "private"
+
 func (s *Session) privateDir() (string, error) {
-	dir := s.run.File("private")
+	dir := s.run.File(privateName)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", fault.Wrap(err, fault.Usage, "is the disk full?", "private folder of the run")
 	}

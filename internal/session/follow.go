@@ -63,55 +63,120 @@ func (s *Session) emit(e event.Event) {
 	s.events.put(e)
 }
 
+// room is how many bytes of events may wait for a follower before the agent's
+// stream has to wait for it, as it would at a pipe that nobody reads.
+const room = 4 << 20
+
 // queue hands events on in order, from a goroutine of its own: a follower may
-// be slow, or call a tool itself, and neither may hold up the record.
+// be slow, or call a tool itself, and neither may hold up the record. A nil
+// queue has no follower.
 type queue struct {
-	mu     sync.Mutex
-	more   *sync.Cond
-	items  []event.Event
-	closed bool
-	done   chan struct{}
+	mu      sync.Mutex
+	changed *sync.Cond
+	items   []event.Event
+	bytes   int  // of the events put and not yet handed on
+	frozen  bool // the run is ending: nobody waits for room any more
+	left    bool // events were left out since
+	closed  bool
+	done    chan struct{}
 }
 
 func newQueue(to func(event.Event)) *queue {
 	q := &queue{done: make(chan struct{})}
-	q.more = sync.NewCond(&q.mu)
-	go func() {
-		defer close(q.done)
-		for {
-			q.mu.Lock()
-			for len(q.items) == 0 && !q.closed {
-				q.more.Wait()
-			}
-			items := q.items
-			q.items = nil
-			closed := q.closed
-			q.mu.Unlock()
-			if len(items) == 0 && closed {
-				return
-			}
-			for _, e := range items {
-				to(e)
-			}
-		}
-	}()
+	q.changed = sync.NewCond(&q.mu)
+	go q.run(to)
 	return q
+}
+
+func (q *queue) run(to func(event.Event)) {
+	defer func() { // also where the follower calls runtime.Goexit, as a test does that fails in it
+		q.mu.Lock()
+		q.closed, q.items, q.bytes = true, nil, 0
+		q.changed.Broadcast()
+		q.mu.Unlock()
+		close(q.done)
+	}()
+	for {
+		q.mu.Lock()
+		for len(q.items) == 0 && !q.closed {
+			q.changed.Wait()
+		}
+		items := q.items
+		q.items = nil
+		q.mu.Unlock()
+		if len(items) == 0 {
+			return
+		}
+		for _, e := range items {
+			to(e)
+			q.mu.Lock()
+			q.bytes -= size(e)
+			q.changed.Broadcast()
+			q.mu.Unlock()
+		}
+	}
 }
 
 func (q *queue) put(e event.Event) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.closed {
-		q.items = append(q.items, e)
-		q.more.Signal()
+	switch {
+	case q.closed:
+		return
+	case q.frozen && q.bytes > room && told(e):
+		if q.left {
+			return
+		}
+		q.left = true
+		e = event.Event{Kind: event.Notice, Time: e.Time, Run: e.Run, Text: "events of the agent's stream are left out here, because they were not read in time; the transcript has them"}
 	}
+	q.items = append(q.items, e)
+	q.bytes += size(e)
+	q.changed.Broadcast()
+}
+
+// told reports whether e is only the agent's own account of what happens.
+func told(e event.Event) bool {
+	switch e.Kind {
+	case event.Text, event.Log, event.ToolCall, event.ToolResult:
+		return true
+	}
+	return false
+}
+
+// size is about how much memory e takes.
+func size(e event.Event) int {
+	return 256 + len(e.Text) + len(e.Result) + len(e.Arguments) + len(e.Tool)
+}
+
+// await returns when there is room for further events of the agent's stream.
+func (q *queue) await() {
+	if q == nil {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.bytes > room && !q.frozen && !q.closed {
+		q.changed.Wait()
+	}
+}
+
+// freeze ends the waiting for room: what does not fit is left out from now on.
+func (q *queue) freeze() {
+	if q == nil {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.frozen = true
+	q.changed.Broadcast()
 }
 
 // close returns when every event put before it was handed on.
 func (q *queue) close() {
 	q.mu.Lock()
 	q.closed = true
-	q.more.Signal()
+	q.changed.Broadcast()
 	q.mu.Unlock()
 	<-q.done
 }

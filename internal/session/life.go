@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -94,9 +96,11 @@ func (s *Session) Ready(ctx context.Context) error {
 // line is missing.
 func (s *Session) Close() error {
 	err := s.closeWith(nil)
-	if s.cfg.Agent == nil && s.cfg.Program == nil && s.events != nil {
-		s.events.close()
+	told := err
+	if told == nil && s.spec != nil { // else RunAgent or RunProgram has told it
+		told = fault.New(fault.Interrupted, "", "the run was given up")
 	}
+	s.ended(Report{}, told)
 	return err
 }
 
@@ -108,6 +112,8 @@ func (s *Session) closeWith(code *int) error {
 		for _, a := range s.gate.Close() {
 			s.cfg.Logger.Warn("a tool did not return and was abandoned", "tool", a.Tool, "call", a.Call)
 		}
+		// A command may be abandoned while its processes are still being ended.
+		s.commands.Lock()
 		head, err := s.log.Close(audit.Record{Totals: s.refusals.totals()})
 		s.head = head
 		if err != nil {
@@ -159,14 +165,11 @@ func (s *Session) panicked(tool string, v any, stack []byte) {
 }
 
 func (s *Session) listed() {
-	select {
-	case <-s.ready:
-		return
-	default:
-	}
-	s.markReady()
-	s.note("ready", "a client listed the tools")
-	s.emit(event.Event{Kind: event.ToolsListed, Tools: s.scope.Names()})
+	s.listing.Do(func() {
+		s.markReady()
+		s.note("ready", "a client listed the tools")
+		s.emit(event.Event{Kind: event.ToolsListed, Tools: s.scope.Names()})
+	})
 }
 
 // mask takes known secrets out of text that is kept or shown.
@@ -176,7 +179,13 @@ func (s *Session) mask(text string) string {
 }
 
 func (s *Session) note(what, detail string) {
-	if _, err := s.log.Append(audit.Record{Kind: audit.Note, What: what, Detail: call.Clip(s.mask(detail))}, false); err != nil {
+	s.append(audit.Record{Kind: audit.Note, What: what, Detail: call.Clip(s.mask(detail))})
+}
+
+// append writes a line that no call waits for. One that comes after the close
+// (a request that was being answered meanwhile) is not missing.
+func (s *Session) append(r audit.Record) {
+	if _, err := s.log.Append(r, false); err != nil && !errors.Is(err, audit.ErrClosed) {
 		s.unrecorded(err)
 	}
 }
@@ -187,9 +196,7 @@ func (s *Session) refused(kind, detail string) {
 	if !s.refusals.first(kind) {
 		return
 	}
-	if _, err := s.log.Append(audit.Record{Kind: audit.Early, What: kind, Detail: call.Clip(s.mask(detail))}, false); err != nil {
-		s.unrecorded(err)
-	}
+	s.append(audit.Record{Kind: audit.Early, What: kind, Detail: call.Clip(s.mask(detail))})
 }
 
 func latch() (chan struct{}, func()) {
@@ -228,5 +235,6 @@ func sweepOnce(dir *state.Dir) {
 	dir.Sweep(func(m state.Meta) {
 		_, _ = proc.Sweep(m.ID)
 		removeTemp(m.TempDir)
+		_ = os.RemoveAll(filepath.Join(dir.Path(), "runs", m.ID, privateName))
 	})
 }

@@ -2,11 +2,11 @@ package session
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
 
-	"github.com/drawbridge-mcp/drawbridge/internal/event"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/proc"
 )
@@ -64,12 +64,19 @@ func (s *Session) prepareProgram(url string) error {
 }
 
 // RunProgram starts the prepared program, waits until it and everything it
-// started is dead, and closes the session. code is the program's own.
+// started is dead, and closes the session. code is the program's own, 128+N
+// after signal N; listed is whether it listed its tools. Ending ctx ends it.
 func (s *Session) RunProgram(ctx context.Context) (code int, listed bool, err error) {
 	p, err := proc.Start(ctx, *s.spec)
 	if err != nil {
-		err = fault.Wrap(err, fault.Usage, "", "start %s", s.spec.Path)
-		return int(fault.Usage), false, s.finish(err)
+		if ctx.Err() != nil {
+			err = fault.New(fault.Interrupted, "", "interrupted before %s was started", s.spec.Path)
+		} else {
+			err = fault.Wrap(err, fault.Usage, startHint(err), "start %s", s.spec.Path)
+		}
+		err = s.finish(err)
+		s.ended(Report{}, err)
+		return int(fault.KindOf(err)), false, err
 	}
 	exit, err := p.Wait()
 	if err != nil {
@@ -87,10 +94,15 @@ func (s *Session) RunProgram(ctx context.Context) (code int, listed bool, err er
 	if len(exit.Leftovers) > 0 {
 		s.note("notice", "unfinished background work was ended: "+strings.Join(exit.Leftovers, ", "))
 	}
-	err = s.finish(err)
-	s.emit(event.Event{Kind: event.Ended, ExitCode: &exit.Code, Head: s.head})
-	if s.events != nil {
-		s.events.close()
+	if exit.LostHelper {
+		s.note("notice", lostHelper)
 	}
+	s.note("agent", fmt.Sprintf("the program ended: exit code %d", exit.Code))
+	if err == nil {
+		err = s.closeWith(&exit.Code)
+	} else {
+		err = s.finish(err)
+	}
+	s.ended(Report{}, err)
 	return exit.Code, listed, err
 }

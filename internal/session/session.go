@@ -9,12 +9,13 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/drawbridge-mcp/drawbridge/audit"
 	"github.com/drawbridge-mcp/drawbridge/internal/call"
@@ -93,12 +94,16 @@ type Session struct {
 	events   *queue   // nil without a follower
 	release  []func() // what Close gives back, last first
 
+	commands sync.RWMutex // read-locked by each execute_command, locked for good by Close
+
 	ready         chan struct{} // closed when tools/list was served
 	markReady     func()
+	listing       sync.Once
 	authenticated chan struct{} // closed at the first good token
 	markAuth      func()
 
 	closing sync.Once
+	telling sync.Once     // of the last event
 	dead    chan struct{} // closed when Close is through
 	err     error         // of Close; read after dead
 	head    string
@@ -200,6 +205,9 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Usage, "", "endpoint")
 	}
+	if _, unconfined := s.scope.Lookup(commandTools[0]); unconfined && s.cfg.SandboxOff {
+		s.note("sandbox", "off: execute_command runs unconfined")
+	}
 	s.endpoint.Serve()
 	if ctx.Done() != nil {
 		made := make(chan struct{})
@@ -247,6 +255,9 @@ func (s *Session) defaults() error {
 			return err
 		}
 	}
+	if err := checkLimits(c.Limits); err != nil {
+		return err
+	}
 	if c.StateDir == "" {
 		var err error
 		if c.StateDir, err = state.Default(lookup(c.Environ)); err != nil {
@@ -254,7 +265,7 @@ func (s *Session) defaults() error {
 		}
 	}
 	if c.Folder != "" {
-		folder, err := checkFolder(c.Folder)
+		folder, err := checkFolder("folder", c.Folder)
 		if err != nil {
 			return err
 		}
@@ -273,39 +284,50 @@ func (s *Session) defaults() error {
 
 func checkName(what, v string) error {
 	if len(v) > call.MaxEcho {
-		return fault.New(fault.Usage, "", "%s name is longer than %d bytes", what, call.MaxEcho)
+		return fault.New(fault.Usage, "use a shorter name", "%s name is longer than %d bytes", what, call.MaxEcho)
 	}
-	if v != strings.TrimSpace(v) || strings.ContainsFunc(v, func(r rune) bool { return r < ' ' || r == 0x7f }) || call.Invisible(v) {
-		return fault.New(fault.Usage, "use a name without blanks at its ends and without control characters", "%s name %q", what, v)
+	// Two names that differ only in bytes that are no text would be one in the record.
+	if v != strings.TrimSpace(v) || strings.ContainsFunc(v, unicode.IsControl) || call.Invisible(v) || !utf8.ValidString(v) {
+		return fault.New(fault.Usage, "use UTF-8 without blanks at its ends and without characters that can't be seen", "%s name %q", what, v)
 	}
 	return nil
 }
 
-func checkFolder(path string) (string, error) {
+// checkFolder is the real path of a folder. what names it in errors.
+func checkFolder(what, path string) (string, error) {
+	const hint = "give a folder that exists"
 	abs, err := filepath.Abs(path)
-	if err != nil {
-		return "", fault.Wrap(err, fault.Usage, "", "folder %s", path)
+	if err == nil {
+		abs, err = filepath.EvalSymlinks(abs)
 	}
-	abs, err = filepath.EvalSymlinks(abs)
 	if err != nil {
-		return "", fault.Wrap(err, fault.Usage, "give an existing folder with --folder", "folder %s", path)
+		return "", fault.Wrap(err, fault.Usage, hint, "%s %s", what, path)
 	}
 	info, err := os.Stat(abs)
 	if err != nil {
-		return "", fault.Wrap(err, fault.Usage, "give an existing folder with --folder", "folder %s", path)
+		return "", fault.Wrap(err, fault.Usage, hint, "%s %s", what, path)
 	}
 	if !info.IsDir() {
-		return "", fault.New(fault.Usage, "give a folder, not a file", "folder %s is not a directory", path)
+		return "", fault.New(fault.Usage, "give a folder, not a file", "%s %s is not a directory", what, path)
 	}
 	return abs, nil
 }
 
-func listen() (net.Listener, error) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return nil, fault.Wrap(err, fault.Usage, "are all local ports in use, or is the loopback interface down?", "no loopback port for the endpoint")
+// checkLimits refuses a negative limit: taking it for the default or for none
+// would be a guess.
+func checkLimits(l Limits) error {
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"calls", l.Calls}, {"concurrent calls", int64(l.Concurrent)}, {"output", int64(l.Output)},
+		{"time of a call", int64(l.Call)}, {"grace", int64(l.Grace)},
+	} {
+		if f.value < 0 {
+			return fault.New(fault.Usage, "give a positive limit; 0 is the default", "the limit of %s is negative", f.name)
+		}
 	}
-	return l, nil
+	return nil
 }
 
 func mint() (string, error) {

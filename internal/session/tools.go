@@ -92,11 +92,25 @@ func (s *Session) tools(dir *state.Dir, pol *policy.Policy) ([]call.Tool, error)
 		if err != nil {
 			return nil, err
 		}
-		tools = pick(tools, []call.Tool{builtin.Command(builtin.Commands{
+		tools = append(tools, s.awaited(builtin.Command(builtin.Commands{
 			Folder: s.cfg.Folder, Environ: s.cfg.Environ, Output: s.cfg.Limits.Output, Marker: s.binding.Run, TempDir: temp,
-		})}, names)
+		})))
 	}
 	return tools, nil
+}
+
+// awaited is t whose calls Close waits for, however short the grace: their
+// processes are of this run.
+func (s *Session) awaited(t call.Tool) call.Tool {
+	run := t.Run
+	t.Run = func(ctx context.Context, inv call.Invocation) (call.Result, error) {
+		if !s.commands.TryRLock() {
+			return call.Errorf("the run has ended"), nil
+		}
+		defer s.commands.RUnlock()
+		return run(ctx, inv)
+	}
+	return t
 }
 
 func pick(to, from []call.Tool, names []string) []call.Tool {

@@ -1,0 +1,69 @@
+package drawbridge_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/drawbridge-mcp/drawbridge"
+)
+
+// An app lowers a bridge over its own state. Its client gets MCPConfig; here
+// the app makes two calls itself, through the same gate.
+func Example() {
+	var mu sync.Mutex
+	stock := map[string]int{"tea": 3}
+	count := drawbridge.Tool{
+		Name:        "count",
+		Description: "How many of an article are in stock.",
+		InputSchema: json.RawMessage(`{"type":"object","properties":{"article":{"type":"string"}},"required":["article"]}`),
+		Effects:     drawbridge.Read,
+		Run: func(_ context.Context, b drawbridge.Binding, args json.RawMessage) (drawbridge.ToolResult, error) {
+			var in struct{ Article string }
+			if err := json.Unmarshal(args, &in); err != nil {
+				return drawbridge.ToolResult{}, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			return drawbridge.ToolResult{Text: fmt.Sprintf("%d of %s, for %s", stock[in.Article], in.Article, b.User)}, nil
+		},
+	}
+	order := drawbridge.Tool{Name: "order", Effects: drawbridge.Destructive, Run: count.Run}
+
+	dir, err := os.MkdirTemp("", "example-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	b, err := drawbridge.Start(context.Background(), drawbridge.Config{
+		Binding:  drawbridge.Binding{Workspace: "shop", User: "ada"},
+		Server:   "shop",
+		Tools:    []drawbridge.Tool{count, order},
+		Allow:    []string{"count"},
+		StateDir: filepath.Join(dir, "state"),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer b.Close()
+
+	config := strings.NewReplacer(b.URL(), "URL", b.Token(), "TOKEN").Replace(string(b.MCPConfig()))
+	fmt.Println(config)
+	res, err := b.Call(context.Background(), "count", json.RawMessage(`{"article":"tea","user":"mallory"}`))
+	fmt.Println(res.Text, err)
+	res, err = b.Call(context.Background(), "count", nil)
+	fmt.Println(res.IsError, err)
+	_, err = b.Call(context.Background(), "order", nil)
+	fmt.Println(errors.Is(err, drawbridge.ErrNotAvailable))
+	// Output:
+	// {"mcpServers":{"shop":{"type":"http","url":"URL","headers":{"Authorization":"Bearer TOKEN"},"timeout":120000}}}
+	// 3 of tea, for ada <nil>
+	// true <nil>
+	// true
+}

@@ -1,0 +1,16 @@
+package session
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/drawbridge-mcp/drawbridge/internal/agent"
+	"github.com/drawbridge-mcp/drawbridge/internal/proc"
+)
+
+func TestMain(m *testing.M) {
+	proc.Helper()
+	agent.ScriptedMain()
+	goleak.VerifyTestMain(m)
+}
