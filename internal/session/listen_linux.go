@@ -4,4 +4,4 @@ import "golang.org/x/sys/unix"
 
 // unlisten ends the listening of the socket itself, whatever copies of its
 // descriptor there are.
-func unlisten(fd uintptr) { _, _ = fd, unix.SHUT_RDWR }
+func unlisten(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }
