@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -50,6 +51,11 @@ func start(t *testing.T, shell string, args ...string) *command {
 		}
 		cmd = exec.Command("/bin/sh", append([]string{"-c", shell, "sh", link}, args...)...)
 	}
+	// What the test itself was started to ignore (under nohup, say) would stay
+	// ignored in the command, as it should.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	t.Cleanup(func() { signal.Stop(caught) })
 	c := &command{Cmd: cmd, t: t, state: filepath.Join(home, ".local", "state", "drawbridge"), err: &watched{changed: make(chan struct{}, 1)}}
 	c.Dir = home
 	c.Env = append(os.Environ(), "HOME="+home, "XDG_STATE_HOME=")

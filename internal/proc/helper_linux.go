@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -184,6 +185,27 @@ func (t *tree) swallowSignals() {
 			continue
 		}
 		signal.Notify(deaf, s)
+	}
+	if !t.Terminal {
+		for s := syscall.Signal(32); s <= 34; s++ {
+			unignore(s)
+		}
+	}
+}
+
+// unignore gives an ignored signal its default disposition back. It is for the
+// ones os/signal leaves alone because C libraries use them inside
+// (signal(7): 32, 33, and 34 with some).
+func unignore(s syscall.Signal) {
+	// The kernel's struct sigaction; the size of its mask is the last argument.
+	var act, zero struct {
+		handler, flags, restorer uintptr
+		mask                     uint64
+	}
+	const ignored, maskSize = 1, 8
+	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), 0, uintptr(unsafe.Pointer(&act)), maskSize, 0, 0)
+	if errno == 0 && act.handler == ignored {
+		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&zero)), 0, maskSize, 0, 0)
 	}
 }
 
