@@ -78,6 +78,13 @@ func (s *claudeStream) event(o members) []event.Event {
 		if o.str("subtype") == "init" {
 			return []event.Event{s.started(o)}
 		}
+		if o.str("subtype") == "api_retry" { // it may go on for minutes
+			status := o.str("error_status")
+			if n := o.num("error_status"); n > 0 {
+				status = fmt.Sprint(int(n))
+			}
+			return []event.Event{{Kind: event.Notice, Text: clean(strings.TrimSpace(fmt.Sprintf("the model's API fails, and the agent tries again: %s %s", status, o.str("error"))))}}
+		}
 	case "assistant":
 		return s.assistant(o.obj("message"))
 	case "user":

@@ -123,7 +123,7 @@ func TestField58_NoiseArraysAndUnknownTypes(t *testing.T) {
 		{`{"type":"assistant","message":{"content":{"type":"text","text":"x"}}}`, "", ""},
 		{`{"type":"assistant","message":{"content":[null,1,{"type":"thinking","thinking":"x"},{"type":"text","text":"a"},{"type":"text"}]}}`, "text", ""},
 		{`{"type":"user","message":{"content":"the prompt"}}`, "", ""},
-		{`{"type":"system","subtype":"api_retry"}`, "", ""},
+		{`{"type":"system","subtype":"brand_new"}`, "", ""},
 		{`{"type":"stream_event","event":{"type":"message_start"}}`, "", ""},
 	} {
 		got := read(tc.in)

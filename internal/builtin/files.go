@@ -19,8 +19,12 @@ import (
 // Files says which folder the file tools work in.
 type Files struct {
 	// Folder is the run's folder, absolute. It must exist, and be neither the
-	// root of the file system nor a folder of the kernel's (/proc, /sys, /dev).
+	// root of the file system nor a folder of the kernel's (/proc, /sys, /dev),
+	// nor Home or a folder around it, nor inside what is protected.
 	Folder string
+	// Home is the user's home folder, where what else runs as the user keeps
+	// its keys and its start files; "" is none.
+	Home string
 	// Protected are further absolute paths, of files or folders that may not
 	// exist yet, which the tools neither read nor change although they lie
 	// inside Folder: the policy file, the state directory. A file that is the
@@ -76,6 +80,16 @@ func NewFiles(c Files) (*FileSet, error) {
 	}
 	if real == filepath.Dir(real) || kernelFolder(real) {
 		return nil, fault.New(fault.Usage, "name the project's own folder", "folder %s can't be a run's folder", folder)
+	}
+	if c.Home != "" {
+		if _, ok := below(real, resolve(c.Home)); ok {
+			return nil, fault.New(fault.Usage, "name the folder of the work, not your home: keys and start files lie there", "folder %s is your home folder, or around it", folder)
+		}
+	}
+	for _, name := range strings.Split(filepath.ToSlash(real), "/") {
+		if _, g := guardOf(key(name)); g != free {
+			return nil, fault.New(fault.Usage, "name the project's own folder", "folder %s lies in %s, which the file tools don't change", folder, name)
+		}
 	}
 	f := &FileSet{
 		prefixes:    []string{filepath.ToSlash(folder), filepath.ToSlash(real)},

@@ -430,3 +430,31 @@ func TestKilledWriteLeavesOldOrNew(t *testing.T) {
 		}
 	}
 }
+
+// What lies around the work is not the work: keys and start files in a home,
+// hooks in a repository.
+func TestNewFilesRefusesHomeAndProtectedFolders(t *testing.T) {
+	top := t.TempDir()
+	home := filepath.Join(top, "home")
+	work := filepath.Join(home, "work")
+	hooks := filepath.Join(work, ".git", "hooks")
+	agents := filepath.Join(work, ".Claude")
+	for _, d := range []string{hooks, agents} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := filepath.Join(top, "link")
+	if err := os.Symlink(home, link); err != nil {
+		t.Fatal(err)
+	}
+	for folder, ok := range map[string]bool{top: false, home: false, link: false, hooks: false, agents: false, work: true} {
+		f, err := NewFiles(Files{Folder: folder, Home: home})
+		if f != nil {
+			_ = f.Close()
+		}
+		if (err == nil) != ok {
+			t.Errorf("folder %s: %v", folder, err)
+		}
+	}
+}

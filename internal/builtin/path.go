@@ -118,8 +118,9 @@ const (
 )
 
 var guarded = map[string]guard{
-	".git": readOnly, ".vscode": readOnly,
-	".mcp.json": private, ".claude": private, ".codex": private, ".gemini": private, ".qwen": private,
+	".git": readOnly, ".vscode": readOnly, ".husky": readOnly, ".envrc": readOnly,
+	".cursor": readOnly, ".opencode": readOnly, "opencode.json": readOnly,
+	".mcp.json": private, ".claude": private, ".claude.json": private, ".codex": private, ".gemini": private, ".qwen": private,
 }
 
 // guardOf is the guard of one key. NTFS knows .git as git~1 as well.

@@ -13,6 +13,10 @@ import (
 // MaxDepth is how deep a JSON value from a client may nest.
 const MaxDepth = 128
 
+// MaxValues is how many values the arguments of one call may hold: built, four
+// megabytes of small ones take a hundred.
+const MaxValues = 100_000
+
 // ErrSyntax marks bytes that are not one JSON value in UTF-8. Any other error of
 // CheckJSON and DecodeObject is about a value that is JSON: it has two readings,
 // nests too deep or is no object. The texts of all of them may quote the input.
@@ -112,6 +116,9 @@ func DecodeObject(b []byte) (map[string]any, error) {
 	}
 	r := reader{b: b}
 	v, ok := r.value()
+	if r.n > MaxValues {
+		return nil, fmt.Errorf("more than %d values", MaxValues)
+	}
 	if !ok {
 		return nil, ErrSyntax
 	}

@@ -129,3 +129,17 @@ func TestInvisibleJSON(t *testing.T) {
 		}
 	}
 }
+
+func TestMaxValues(t *testing.T) {
+	array := func(n int) []byte { return []byte(`{"x":[0` + strings.Repeat(",0", n-1) + `]}`) }
+	if _, err := DecodeObject(array(MaxValues - 2)); err != nil {
+		t.Errorf("%d values: %v", MaxValues, err)
+	}
+	if _, err := DecodeObject(array(MaxValues - 1)); err == nil || errors.Is(err, ErrSyntax) || !strings.Contains(err.Error(), "100000 values") {
+		t.Errorf("one more: %v", err)
+	}
+	// Text may have as many commas as it likes.
+	if _, err := DecodeObject([]byte(`{"x":"` + strings.Repeat("0,", 2*MaxValues) + `"}`)); err != nil {
+		t.Error(err)
+	}
+}

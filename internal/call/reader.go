@@ -12,6 +12,7 @@ import (
 type reader struct {
 	b []byte
 	i int
+	n int // values built
 }
 
 // next skips white space and is the first byte after it, 0 at the end.
@@ -129,6 +130,9 @@ func (r *reader) literal() []byte {
 
 // value builds a value as encoding/json does with UseNumber.
 func (r *reader) value() (any, bool) {
+	if r.n++; r.n > MaxValues {
+		return nil, false
+	}
 	switch c := r.next(); c {
 	case 0:
 		return nil, false

@@ -30,18 +30,15 @@ func (a *app) auditCommand() *cobra.Command {
 // or the path of a record copied from elsewhere.
 func (a *app) record(name string) (*os.File, state.Meta, error) {
 	if strings.ContainsRune(name, os.PathSeparator) || strings.HasSuffix(name, ".jsonl") {
-		info, err := os.Stat(name)
-		if err == nil && !info.Mode().IsRegular() {
-			err = errors.New("not a file")
-		}
+		real, err := filepath.EvalSymlinks(name)
 		var f *os.File
 		if err == nil {
-			f, err = os.Open(name)
+			f, err = state.OpenFile(real, os.O_RDONLY)
 		}
 		if err != nil {
 			return nil, state.Meta{}, fault.Wrap(err, fault.Usage, "give the id of a run, or the path of an audit.jsonl", "audit record %s", name)
 		}
-		return f, state.Meta{ID: name}, nil
+		return f, state.Beside(real, name), nil
 	}
 	dir, err := a.state()
 	if err != nil {
@@ -51,7 +48,7 @@ func (a *app) record(name string) (*os.File, state.Meta, error) {
 	if err != nil {
 		return nil, meta, err
 	}
-	f, err := os.Open(filepath.Join(folder, "audit.jsonl"))
+	f, err := state.OpenFile(filepath.Join(folder, "audit.jsonl"), os.O_RDONLY)
 	if err != nil {
 		return nil, meta, fault.Wrap(err, fault.Record, "", "audit record of run %s", meta.ID)
 	}
@@ -67,7 +64,8 @@ func (a *app) auditVerify() *cobra.Command {
 		Use:   "verify RUN",
 		Short: "Prove that a record is whole, or name its first bad line",
 		Long: `Check that every line of a record carries the hash of the line before. RUN is a run's
-id, the unambiguous beginning or end of one, "last", or the path of a record.
+id, the unambiguous beginning or end of one, "last", or the path of a record (with its
+run.json beside it, where there is one).
 
 With --head, the hash that was printed when the run ended, also a record that was cut
 at its end or rewritten is found out. Nothing here proves anything against whoever
@@ -82,6 +80,8 @@ controls both the record and the place the head is kept in. Exit code 5 means: b
 			switch b, bad := hex.DecodeString(head); {
 			case head == "" && !c.Flags().Changed("head"):
 				head = meta.Head
+			case bad == nil && len(b) == sha256.Size:
+				head = strings.ToLower(head)
 			case bad != nil || len(b) != sha256.Size:
 				return fault.New(fault.Usage, "a head is the 64 hex digits that were printed when the run ended", "--head %q is no head", call.Clip(head))
 			}
@@ -141,11 +141,18 @@ func (a *app) auditShow() *cobra.Command {
 		Short: "Show what a run did, a line for each line of its record",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			f, _, err := a.record(args[0])
+			f, meta, err := a.record(args[0])
 			if err != nil {
 				return err
 			}
 			defer f.Close()
+			rep, err := audit.Verify(f, meta.Head)
+			if err == nil {
+				_, err = f.Seek(0, io.SeekStart)
+			}
+			if err != nil {
+				return fault.Wrap(err, fault.Record, "", "read the record")
+			}
 			lines := 0
 			err = audit.Read(f, func(r audit.Record) error {
 				lines++
@@ -159,8 +166,14 @@ func (a *app) auditShow() *cobra.Command {
 			if asJSON {
 				err = errors.Join(copyLines(a.out, f, lines), err)
 			}
+			if err == nil && rep.Problem != "" {
+				err = errors.New(line(rep.Problem, 1000))
+			}
 			if err != nil {
-				return fault.Wrap(err, fault.Record, "drawbridge audit verify names the first bad line", "show the record")
+				return fault.Wrap(err, fault.Record, "what is shown may not be what happened; drawbridge audit verify says more", "the record is bad")
+			}
+			if !rep.Closed && meta.Status != state.Running {
+				fmt.Fprintln(a.err, "drawbridge: notice: the record was not closed: the run was killed, or the end was cut off")
 			}
 			return nil
 		},

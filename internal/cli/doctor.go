@@ -15,7 +15,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Tell what is there, what is missing, and how to get it",
-		Long:  "Look for agent CLIs, the state directory and what the levels need. Exit code 2 where something a run needs is missing.",
+		Long:  "Look for agent CLIs, the state directory and what the levels need. Exit code 2 where no run can start: the state directory or the supervision of processes is missing.",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			bad := false
@@ -28,6 +28,9 @@ func (a *app) doctorCommand() *cobra.Command {
 				if hint != "" {
 					fmt.Fprintf(a.out, "         %-18s hint: %s\n", "", line(hint, 400))
 				}
+			}
+			later := func(what, detail, hint string) {
+				fmt.Fprintf(a.out, "%s  %-18s %s\n         %-18s hint: %s\n", "later  ", what, detail, "", hint)
 			}
 			if dir, err := a.state(); err != nil {
 				bad = true
@@ -59,9 +62,9 @@ func (a *app) doctorCommand() *cobra.Command {
 				row(true, "agent "+name, detail, "")
 			}
 			row(supervised == nil, "level sealed", "the agent's own tools are off; every effect passes the gate", "")
-			row(false, "level confined", "this version has no sandbox", "use sealed; or --own-tools, which is level open")
+			later("level confined", "this version has no sandbox", "use sealed; or --own-tools, which is level open")
 			row(supervised == nil, "level open", "for exec and --own-tools: the scope guards the bridge's tools only", "")
-			row(false, "execute_command", "needs the sandbox, which this version has not", "--sandbox=off accepts that commands run unconfined")
+			later("execute_command", "needs the sandbox, which this version has not", "--sandbox=off accepts that commands run unconfined")
 			if bad {
 				return exitCode(fault.Usage)
 			}

@@ -45,6 +45,17 @@ func (m *memoryCmd) with(ctx context.Context, f func(*memory.Service) error) err
 	return f(memory.NewService(store.Notes(), nil))
 }
 
+// runID is the whole id of a run on record; the record of one whose notes are
+// meant may be pruned, and then its id has to be given whole.
+func (m *memoryCmd) runID(name string) string {
+	if dir, err := m.state(); err == nil {
+		if meta, _, err := dir.Find(name); err == nil {
+			return meta.ID
+		}
+	}
+	return name
+}
+
 func (m *memoryCmd) add() *cobra.Command {
 	var n memory.Note
 	c := &cobra.Command{
@@ -118,6 +129,9 @@ func (m *memoryCmd) list() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return m.with(c.Context(), func(s *memory.Service) error {
+				if f.Run != "" {
+					f.Run = m.runID(f.Run)
+				}
 				for n, err := range s.List(c.Context(), m.workspace, f) {
 					if err != nil {
 						return err
@@ -208,7 +222,11 @@ func (m *memoryCmd) delete() *cobra.Command {
 			}
 			return m.with(c.Context(), func(s *memory.Service) error {
 				if run != "" {
-					n, err := s.DeleteRun(c.Context(), m.workspace, run)
+					id := m.runID(run)
+					n, err := s.DeleteRun(c.Context(), m.workspace, id)
+					if err == nil && n == 0 {
+						err = fault.New(fault.Usage, "drawbridge memory list shows which run added what", "run %s has no notes in workspace %s", id, m.workspace)
+					}
 					if err == nil {
 						fmt.Fprintf(m.err, "deleted %d notes\n", n)
 					}

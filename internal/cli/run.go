@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -60,6 +61,11 @@ func (f *scopeFlags) config(c *cobra.Command, a *app) (drawbridge.Config, error)
 	if err := notNegative(c); err != nil {
 		return cfg, err
 	}
+	for _, name := range []string{"workspace", "timeout", "ready-timeout", "idle-timeout", "call-timeout", "max-output"} {
+		if fl := c.Flags().Lookup(name); fl != nil && fl.Changed && (fl.Value.String() == "" || fl.Value.String() == "0" || fl.Value.String() == "0s") {
+			return cfg, fault.New(fault.Usage, "give a value, or leave the flag out", "--%s is %q", name, fl.Value)
+		}
+	}
 	if f.user == "" {
 		f.user = currentUser()
 	}
@@ -90,7 +96,7 @@ func notNegative(c *cobra.Command) (err error) {
 		switch f.Value.Type() {
 		case "int", "int64", "duration":
 			if err == nil && strings.HasPrefix(f.Value.String(), "-") {
-				err = fault.New(fault.Usage, "give a positive value", "--%s is negative: %s", f.Name, f.Value)
+				err = fault.New(fault.Usage, "give a value that is not", "--%s is negative: %s", f.Name, f.Value)
 			}
 		}
 	})
@@ -122,7 +128,7 @@ answer to standard output.
 
 ` + exitCodes,
 		Example: `  drawbridge run --agent claude --allow memory_search -- "What do we know about the Q4 budget?"
-  git diff | drawbridge run --agent claude --allow 'read_file,search_files' --prompt-file review.txt
+  (cat review.txt; git diff) | drawbridge run --agent claude --allow read_file,search_files
   echo 'call memory_search {"query":"budget"}' | drawbridge run --agent scripted --allow memory_search`,
 		RunE: func(c *cobra.Command, words []string) error {
 			if cli == "" {
@@ -154,7 +160,9 @@ answer to standard output.
 			ctx, stop := untilSignal(c.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
 			res, err := drawbridge.Run(ctx, cfg)
-			show.done(res)
+			if lost := show.done(res); err == nil {
+				err = lost
+			}
 			return err
 		},
 	}
@@ -267,24 +275,31 @@ func (s *show) event(e drawbridge.Event) {
 		if e.Observed {
 			say("observed: the agent says it calls its own tool %s%s", line(e.Tool, 80), opt(" ", line(string(e.Arguments), 200)))
 		}
+	case event.ToolResult:
+		say("result: %s", line(e.Result, 300))
 	case event.Text:
 		say("agent: %s", line(e.Text, 2000))
 	}
 }
 
-// done prints the answer and where the record is.
-func (s *show) done(res *drawbridge.Result) {
+// done prints the answer and where the record is. The error is of an answer
+// that could not be written, other than to a reader that went away.
+func (s *show) done(res *drawbridge.Result) error {
 	if res == nil || s.json != nil {
-		return
+		return nil
 	}
 	fmt.Fprintf(s.a.err, "drawbridge: %d calls, %d refused, %s; record %s, head %s\n", res.Calls, res.Refused, res.Duration.Round(time.Millisecond), visible(res.AuditFile), res.AuditHead)
 	text := res.Text
 	if isTerminal(s.a.out) {
 		text = visible(text)
 	}
-	if text != "" {
-		fmt.Fprintln(s.a.out, strings.TrimRight(text, "\n"))
+	if text == "" {
+		return nil
 	}
+	if _, err := fmt.Fprintln(s.a.out, strings.TrimRight(text, "\n")); err != nil && !errors.Is(err, syscall.EPIPE) {
+		return fault.Wrap(err, fault.Usage, "the answer is in the run's transcript too", "write the answer")
+	}
+	return nil
 }
 
 func opt(label, v string) string {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
+	"github.com/drawbridge-mcp/drawbridge/internal/session"
 	"github.com/drawbridge-mcp/drawbridge/internal/state"
 )
 
@@ -128,6 +129,7 @@ func (a *app) runsPrune() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			session.Sweep(dir) // a record that is gone no longer says what its run left
 			gone, err := dir.Prune(time.Now().Add(-age))
 			for _, id := range gone {
 				fmt.Fprintln(a.out, id)

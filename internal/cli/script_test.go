@@ -27,10 +27,16 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"),
 		Setup: func(e *testscript.Env) error {
-			e.Setenv("HOME", filepath.Join(e.WorkDir, "home"))
+			// Not around the scripts' folder: the file tools don't work in a home.
+			home, err := os.MkdirTemp("", "script-home-")
+			if err != nil {
+				return err
+			}
+			e.Defer(func() { _ = os.RemoveAll(home) })
+			e.Setenv("HOME", home)
 			e.Setenv("XDG_STATE_HOME", "")
-			e.Setenv("STATE", filepath.Join(e.WorkDir, "home", ".local", "state", "drawbridge"))
-			return os.Mkdir(filepath.Join(e.WorkDir, "home"), 0o700)
+			e.Setenv("STATE", filepath.Join(home, ".local", "state", "drawbridge"))
+			return nil
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,

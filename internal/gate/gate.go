@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/drawbridge-mcp/drawbridge/audit"
@@ -87,7 +88,8 @@ type Config struct {
 
 // Gate judges and runs the calls of one run.
 type Gate struct {
-	cfg Config
+	cfg     Config
+	refused atomic.Int64
 
 	mu        sync.Mutex
 	fewer     sync.Cond // inside or running went down
@@ -346,13 +348,22 @@ func (g *Gate) recheck(ctx context.Context, req call.Request) *refusal {
 	return nil
 }
 
+// maxWholeRefusals is how many refused calls of a run are recorded with their
+// arguments. Of further ones the record holds digest and size: an agent that
+// is refused over and over must not fill the disk with what it sends.
+const maxWholeRefusals = 1000
+
 func (g *Gate) refuse(req call.Request, tool *call.Tool, no *refusal) (call.Result, error) {
 	if !no.unrecorded {
+		brief := g.refused.Add(1) > maxWholeRefusals
 		// The call is refused either way, and Incomplete is told of a failure.
 		_, _ = g.write(false, func() audit.Record {
 			r := g.line(req, tool, no.decision)
 			r.Kind = audit.Refused
 			r.Reason = no.decision.Reason
+			if brief {
+				r.Arguments = nil
+			}
 			return r
 		})
 	}

@@ -439,3 +439,22 @@ func TestField52_EveryAttemptIsOnRecord(t *testing.T) {
 		}
 	}
 }
+
+// An agent that is refused over and over leaves a line each time, and after
+// the first thousand no longer what it sent.
+func TestManyRefusals(t *testing.T) {
+	r := newRig(t)
+	for range maxWholeRefusals + 1 {
+		if _, err := r.call("no_such_tool", `{"a":1}`); err == nil {
+			t.Fatal("not refused")
+		}
+	}
+	lines := r.rec.all()
+	if len(lines) != maxWholeRefusals+1 {
+		t.Fatalf("%d lines", len(lines))
+	}
+	last := lines[maxWholeRefusals]
+	if lines[maxWholeRefusals-1].Arguments == nil || last.Arguments != nil || last.ArgumentsDigest == "" || last.ArgumentsSize != 7 {
+		t.Errorf("the last lines are %+v and %+v", lines[maxWholeRefusals-1], last)
+	}
+}

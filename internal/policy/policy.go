@@ -111,14 +111,22 @@ func FromFlags(allow, known []string) (*Policy, error) {
 	for _, s := range allow {
 		p, err := ParsePattern(s)
 		if err != nil {
-			return nil, err
+			return nil, fault.Wrap(err, fault.Usage, "", "allow")
 		}
 		if !slices.ContainsFunc(known, p.Match) {
-			return nil, fault.New(fault.Usage, fault.Suggest(s, known), "allow: no tool is called %q", call.Clip(s))
+			return nil, fault.New(fault.Usage, suggest(s, known), "allow: no tool is called %q", call.Clip(s))
 		}
 		layer.Allow = append(layer.Allow, p)
 	}
 	return New(layer), nil
+}
+
+// suggest also knows a tool by the name a model sees.
+func suggest(written string, known []string) string {
+	if _, tool, ok := strings.Cut(strings.TrimPrefix(written, "mcp__"), "__"); ok && slices.Contains(known, tool) {
+		return "did you mean " + tool + "?"
+	}
+	return fault.Suggest(written, known)
 }
 
 // New freezes layers. Without a layer nothing is granted.

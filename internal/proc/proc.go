@@ -15,7 +15,7 @@ import (
 )
 
 // ErrNoHelper: this binary's main (or TestMain) does not call Helper first.
-var ErrNoHelper = errors.New("the process helper is not set up in this program")
+var ErrNoHelper = errors.New("the process helper is not set up in this program: drawbridge.Helper() has to be the first line of main, and of TestMain")
 
 // ErrUnsupported: this system has no way to end a whole process tree for sure.
 var ErrUnsupported = errors.New("process supervision needs Linux")

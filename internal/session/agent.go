@@ -180,6 +180,7 @@ func (s *Session) RunAgent(ctx context.Context) (Report, error) {
 func (s *Session) finish(err error) error {
 	if err != nil {
 		s.run.Meta.Error = s.mask(err.Error())
+		s.note("ended", err.Error())
 	}
 	code := 0
 	if err != nil {
@@ -398,7 +399,7 @@ func (w *watch) redact(e *event.Event) {
 	}
 }
 
-const lostHelper = "the process helper was killed; its processes were found by their mark and ended"
+const lostHelper = "the process helper was killed; its processes were found by their mark and ended, but one that had cleared its environment and left its session may have got away"
 
 // startHint is what to do about a process that could not be started.
 func startHint(err error) string {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
+	"github.com/drawbridge-mcp/drawbridge/internal/state"
 )
 
 // keep opens a file of the run's folder for output that is masked and bounded.
@@ -78,12 +79,29 @@ func (s *Session) tempDir() (string, error) {
 		return "", fault.Wrap(err, fault.Usage, "set TMPDIR to a folder that you can write", "temporary folder of the run")
 	}
 	s.temp = dir
-	s.release = append(s.release, func() { removeTemp(dir) })
+	if err := os.WriteFile(filepath.Join(dir, tempMark), []byte(s.binding.Run), 0o600); err != nil {
+		return "", fault.Wrap(err, fault.Usage, "is the disk full?", "temporary folder of the run")
+	}
+	s.release = append(s.release, func() { _ = os.RemoveAll(dir) })
 	return dir, nil
 }
 
-func removeTemp(dir string) {
-	if dir != "" && strings.HasPrefix(filepath.Base(dir), tempPrefix) {
+// tempMark is a file in a run's temporary folder that holds the run's id.
+const tempMark = ".drawbridge-run"
+
+// sweepTemp removes what a dead run's run.json names as its temporary folder,
+// where the folder itself says the same: run.json alone could name any.
+func sweepTemp(dir, run string) {
+	info, err := os.Lstat(dir)
+	if err != nil || !info.IsDir() || !strings.HasPrefix(filepath.Base(dir), tempPrefix) {
+		return
+	}
+	f, err := state.OpenFile(filepath.Join(dir, tempMark), os.O_RDONLY)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if id, err := io.ReadAll(io.LimitReader(f, 1<<10)); err == nil && string(id) == run {
 		_ = os.RemoveAll(dir)
 	}
 }

@@ -232,9 +232,16 @@ func sweepOnce(dir *state.Dir) {
 		swept.dirs = map[string]bool{}
 	}
 	swept.dirs[dir.Path()] = true
+	Sweep(dir)
+}
+
+// Sweep ends and removes what dead runs left.
+func Sweep(dir *state.Dir) {
 	dir.Sweep(func(m state.Meta) {
 		_, _ = proc.Sweep(m.ID)
-		removeTemp(m.TempDir)
+		if m.TempDir != "" {
+			sweepTemp(m.TempDir, m.ID)
+		}
 		_ = os.RemoveAll(filepath.Join(dir.Path(), "runs", m.ID, privateName))
 	})
 }

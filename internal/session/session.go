@@ -310,6 +310,11 @@ func checkFolder(what, path string) (string, error) {
 	if !info.IsDir() {
 		return "", fault.New(fault.Usage, "give a folder, not a file", "%s %s is not a directory", what, path)
 	}
+	f, err := os.Open(filepath.Join(abs, "."))
+	if err != nil {
+		return "", fault.Wrap(err, fault.Usage, "give a folder that you can enter and read", "%s %s", what, path)
+	}
+	_ = f.Close()
 	return abs, nil
 }
 
@@ -347,7 +352,7 @@ func (s *Session) secretValues() []string {
 	}
 	for _, kv := range s.spec.Env {
 		name, v, _ := strings.Cut(kv, "=")
-		for _, part := range []string{"KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"} {
+		for _, part := range []string{"KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH"} {
 			if strings.Contains(strings.ToUpper(name), part) && len(v) >= 8 {
 				values = append(values, v)
 				break

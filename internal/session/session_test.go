@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -338,6 +339,7 @@ func TestField69_SweptAtTheNextStart(t *testing.T) {
 	for name, b := range map[string][]byte{
 		filepath.Join(run, "run.json"): meta, filepath.Join(run, privateName, "mcp.json"): []byte("token"),
 		filepath.Join(run, "audit.jsonl"): []byte("kept"), filepath.Join(path, "live", "dead"): nil,
+		filepath.Join(tmp, tempMark): []byte("dead"),
 	} {
 		if err := os.WriteFile(name, b, 0o600); err != nil {
 			t.Fatal(err)
@@ -354,6 +356,67 @@ func TestField69_SweptAtTheNextStart(t *testing.T) {
 	}
 	if m, _, err := dir.Find("dead"); err != nil || m.Status != state.Died {
 		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+// A run.json that somebody wrote names a folder that is no run's, and what is
+// no file stands where files are read.
+func TestSweepTrustsNoRunJSON(t *testing.T) {
+	linux(t)
+	path := filepath.Join(t.TempDir(), "state")
+	dir, err := state.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := filepath.Join(t.TempDir(), tempPrefix+"src")
+	other := filepath.Join(t.TempDir(), tempPrefix+"other")
+	for _, d := range []string{mine, other} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(other, tempMark), []byte("another run"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for id, temp := range map[string]string{"planted": mine, "planted2": other} {
+		if err := os.Mkdir(filepath.Join(path, "runs", id), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		b, _ := json.Marshal(state.Meta{ID: id, Status: state.Running, TempDir: temp})
+		for _, f := range []string{filepath.Join(path, "runs", id, "run.json"), filepath.Join(path, "live", id)} {
+			if err := os.WriteFile(f, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, id := range []string{"fifo", "fifo2"} {
+		if err := os.Mkdir(filepath.Join(path, "runs", id), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range []string{filepath.Join(path, "runs", "fifo", "run.json"), filepath.Join(path, "live", "fifo2")} {
+		if err := exec.Command("mkfifo", f).Run(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(path, "live", "fifo"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		Sweep(dir)
+		_, _ = dir.Runs()
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("a FIFO in the state directory stops the sweep")
+	}
+	for _, d := range []string{mine, other} {
+		if _, err := os.Stat(d); err != nil {
+			t.Errorf("a folder that is not the run's was removed: %v", err)
+		}
 	}
 }
 

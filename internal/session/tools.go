@@ -70,7 +70,7 @@ func (s *Session) tools(dir *state.Dir, pol *policy.Policy) ([]call.Tool, error)
 		if err := needFolder(names[0]); err != nil {
 			return nil, err
 		}
-		files, err := builtin.NewFiles(builtin.Files{Folder: s.cfg.Folder, Protected: []string{dir.Path()}, MaxRead: int64(s.cfg.Limits.Output)})
+		files, err := builtin.NewFiles(builtin.Files{Folder: s.cfg.Folder, Home: lookup(s.cfg.Environ)("HOME"), Protected: []string{dir.Path()}, MaxRead: int64(s.toolOutput())})
 		if err != nil {
 			return nil, err
 		}
@@ -82,7 +82,7 @@ func (s *Session) tools(dir *state.Dir, pol *policy.Policy) ([]call.Tool, error)
 			return nil, err
 		}
 		if !s.cfg.SandboxOff {
-			return nil, fault.New(fault.Sandbox, "leave it out of --allow, or accept with --sandbox=off that a command can do whatever you can",
+			return nil, fault.New(fault.Sandbox, "name the tools without it (a pattern may take it in), or accept with --sandbox=off that a command can do whatever you can",
 				"execute_command needs a sandbox, and this version has none yet")
 		}
 		if err := helper(); err != nil {
@@ -93,7 +93,7 @@ func (s *Session) tools(dir *state.Dir, pol *policy.Policy) ([]call.Tool, error)
 			return nil, err
 		}
 		tools = append(tools, s.awaited(builtin.Command(builtin.Commands{
-			Folder: s.cfg.Folder, Environ: s.cfg.Environ, Output: s.cfg.Limits.Output, Marker: s.binding.Run, TempDir: temp,
+			Folder: s.cfg.Folder, Environ: s.cfg.Environ, Output: s.toolOutput(), Marker: s.binding.Run, TempDir: temp,
 		})))
 	}
 	return tools, nil
@@ -113,6 +113,16 @@ func (s *Session) awaited(t call.Tool) call.Tool {
 	return t
 }
 
+// toolOutput is what the built-in tools cut their results to: with their own
+// words around it a result fits the run's limit and is not cut again.
+func (s *Session) toolOutput() int {
+	limit := s.cfg.Limits.Output
+	if limit <= 0 {
+		limit = call.DefaultOutput
+	}
+	return max(limit-512, limit/2)
+}
+
 func pick(to, from []call.Tool, names []string) []call.Tool {
 	for _, t := range from {
 		if slices.Contains(names, t.Name) {
@@ -124,7 +134,7 @@ func pick(to, from []call.Tool, names []string) []call.Tool {
 
 func helper() error {
 	if err := proc.HelperReady(); err != nil {
-		return fault.Wrap(err, fault.Usage, "make drawbridge.Helper() the first line of main, and of TestMain", "processes can't be supervised")
+		return fault.Wrap(err, fault.Usage, "run agents and commands on Linux, in a program that calls drawbridge.Helper() first", "processes can't be supervised")
 	}
 	return nil
 }

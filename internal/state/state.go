@@ -13,6 +13,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -119,6 +120,11 @@ type Meta struct {
 	Head     string `json:"audit_head,omitempty"`
 	TempDir  string `json:"temp_dir,omitempty"`
 }
+
+// maxMeta is how much of a run.json is read.
+const maxMeta = 1 << 20
+
+var errNotRegular = errors.New("not a regular file")
 
 // newMark begins the name of a mark that may not be locked yet.
 const newMark = ".new-"
@@ -323,7 +329,12 @@ func (d *Dir) loadAny(id string) Meta {
 
 func (d *Dir) load(id string) (Meta, error) {
 	var m Meta
-	b, err := os.ReadFile(filepath.Join(d.runs(), id, "run.json"))
+	f, err := OpenFile(filepath.Join(d.runs(), id, "run.json"), os.O_RDONLY)
+	if err != nil {
+		return m, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxMeta))
 	if err != nil {
 		return m, err
 	}
@@ -335,6 +346,21 @@ func (d *Dir) load(id string) (Meta, error) {
 		m.Status = Died
 	}
 	return m, nil
+}
+
+// Beside is the run.json that lies beside a record copied from elsewhere; where
+// there is none, only ID is set, to name.
+func Beside(record, name string) Meta {
+	m := Meta{ID: name}
+	f, err := OpenFile(filepath.Join(filepath.Dir(record), "run.json"), os.O_RDONLY)
+	if err != nil {
+		return m
+	}
+	defer f.Close()
+	if b, err := io.ReadAll(io.LimitReader(f, maxMeta)); err != nil || json.Unmarshal(b, &m) != nil {
+		return Meta{ID: name}
+	}
+	return m
 }
 
 // Prune removes the folders of runs that ended before that time (of those that

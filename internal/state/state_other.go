@@ -3,6 +3,7 @@
 package state
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -20,6 +21,15 @@ func private(path string, info fs.FileInfo) error {
 // mark relies on the system refusing to rename or remove an open file.
 func (d *Dir) mark(id string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(d.live(), id), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+// OpenFile opens a regular file of the state directory. Whatever else was put
+// in its place is an error.
+func OpenFile(path string, flag int) (*os.File, error) {
+	if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: errors.Join(err, errNotRegular)}
+	}
+	return os.OpenFile(path, flag, 0)
 }
 
 func tryLock(path string) (*os.File, error) {

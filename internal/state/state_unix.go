@@ -58,8 +58,22 @@ func lockFile(path string) (*os.File, error) {
 	return f, nil
 }
 
+// OpenFile opens a regular file of the state directory. Whatever else was put
+// in its place is an error: a link is not followed and a FIFO not waited for.
+func OpenFile(path string, flag int) (*os.File, error) {
+	f, err := os.OpenFile(path, flag|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		_ = f.Close()
+		return nil, &fs.PathError{Op: "open", Path: path, Err: errNotRegular}
+	}
+	return f, nil
+}
+
 func tryLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := OpenFile(path, os.O_RDWR)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +85,7 @@ func tryLock(path string) (*os.File, error) {
 }
 
 func (d *Dir) alive(id string) bool {
-	f, err := os.Open(filepath.Join(d.live(), id))
+	f, err := OpenFile(filepath.Join(d.live(), id), os.O_RDONLY)
 	if err != nil {
 		return false
 	}
