@@ -66,8 +66,8 @@ func Isolated(t testing.TB) {
 }
 
 // namespaces are the ways to a network namespace: as root, then as a user who
-// keeps the ids they have. The latter holds a capability only until loopback
-// is up.
+// keeps the ids they have. The latter is given what brings loopback up and
+// listens on it, inside the namespace.
 func namespaces() []*syscall.SysProcAttr {
 	uid, gid := os.Getuid(), os.Getgid()
 	return []*syscall.SysProcAttr{
@@ -76,7 +76,7 @@ func namespaces() []*syscall.SysProcAttr {
 			Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
 			UidMappings: []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}},
 			GidMappings: []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}},
-			AmbientCaps: []uintptr{unix.CAP_NET_ADMIN},
+			AmbientCaps: []uintptr{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW},
 			Pdeathsig:   syscall.SIGKILL,
 		},
 	}

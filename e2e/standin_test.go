@@ -18,7 +18,10 @@ import (
 func TestMain(m *testing.M) {
 	proc.Helper()
 	agent.ScriptedMain()
-	os.Exit(Main(m))
+	stageMain()
+	code := Main(m)
+	_ = os.RemoveAll(built.dir)
+	os.Exit(code)
 }
 
 // standin is the least MCP server a CLI takes for one: legacy era, one tool.

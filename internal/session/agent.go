@@ -249,6 +249,7 @@ func (w *watch) supervise(ctx context.Context) (proc.Exit, error) {
 	w.started = true
 	reason := w.wait(ctx, p)
 	if reason != nil {
+		_ = s.endpoint.Close() // who is being ended calls nothing more, however long that takes
 		p.End()
 	}
 	s.events.freeze() // a follower that is stuck must not hold up the end
@@ -319,6 +320,7 @@ func (w *watch) linger(ctx context.Context, p *proc.Process) *fault.Error {
 	case <-p.Exited():
 	case <-t.C:
 		w.noteLater("killed after result: the agent had reported its end and did not exit")
+		_ = w.s.endpoint.Close()
 		p.End()
 	case err := <-w.stopped:
 		return err

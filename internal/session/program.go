@@ -67,6 +67,8 @@ func (s *Session) prepareProgram(url string) error {
 // started is dead, and closes the session. code is the program's own, 128+N
 // after signal N; listed is whether it listed its tools. Ending ctx ends it.
 func (s *Session) RunProgram(ctx context.Context) (code int, listed bool, err error) {
+	// Who is being ended calls nothing more, however long that takes.
+	defer context.AfterFunc(ctx, func() { _ = s.endpoint.Close() })()
 	p, err := proc.Start(ctx, *s.spec)
 	if err != nil {
 		if ctx.Err() != nil {
