@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/proc"
@@ -179,7 +180,7 @@ func (claude) Command(in Installation, p Plan) (proc.Spec, error) {
 	}, nil
 }
 
-var ownToolName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]{0,63}$`)
+var ownToolName = lazy(`^[A-Za-z][A-Za-z0-9_]{0,63}$`)
 
 func claudeTools(own OwnTools) ([]string, error) {
 	if own.All {
@@ -189,7 +190,7 @@ func claudeTools(own OwnTools) ([]string, error) {
 		switch {
 		case strings.EqualFold(name, "default"):
 			return nil, fault.New(fault.Usage, "use --own-tools all", "own tool %q stands for all own tools of claude", name)
-		case !ownToolName.MatchString(name) || strings.HasPrefix(name, "mcp__"):
+		case !ownToolName().MatchString(name) || strings.HasPrefix(name, "mcp__"):
 			return nil, fault.New(fault.Usage, "name tools as claude does, for example Read,Grep", "own tool %q is not a name claude can have", clip(name, 64))
 		}
 	}
@@ -271,14 +272,14 @@ func mcpConfig(p Plan) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-var planToken = regexp.MustCompile(`^[A-Za-z0-9._~+/=-]+$`)
+var planToken = lazy(`^[A-Za-z0-9._~+/=-]+$`)
 
 // checkPlan refuses what no CLI can be started with.
 func checkPlan(p Plan) error {
 	switch {
 	case runtime.GOOS == "windows":
 		return fault.Wrap(proc.ErrUnsupported, fault.Usage, "run it on Linux, or in a Linux container", "starting an agent")
-	case p.Server == "" || p.URL == "" || !planToken.MatchString(p.Token):
+	case p.Server == "" || p.URL == "" || !planToken().MatchString(p.Token):
 		return fault.New(fault.Usage, "start the bridge first", "the agent needs a server name, a URL and a token")
 	case strings.Contains(p.Server+p.URL, "${"):
 		return fault.New(fault.Usage, "write the value itself", "server %q at %q holds a reference to a variable", p.Server, p.URL)
@@ -303,3 +304,9 @@ func checkPlan(p Plan) error {
 
 func (claude) Parser() Parser                 { return &claudeStream{} }
 func (claude) parserFor(server string) Parser { return &claudeStream{server: server} }
+
+// lazy compiles a pattern when it is first used: every start of the program, and
+// of each helper, would pay for it otherwise.
+func lazy(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+}

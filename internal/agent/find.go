@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -95,7 +94,7 @@ func refuseShim(path string) error {
 	return nil
 }
 
-var versionPattern = regexp.MustCompile(`\d+\.\d+\.\d+[0-9A-Za-z.+-]*`)
+var versionPattern = lazy(`\d+\.\d+\.\d+[0-9A-Za-z.+-]*`)
 
 // version asks the program at path for its version.
 func version(path string, environ []string) (string, error) {
@@ -118,7 +117,7 @@ func version(path string, environ []string) (string, error) {
 	case err != nil:
 		return "", fault.Wrap(err, fault.Usage, hint, "%s does not start", path)
 	}
-	v := versionPattern.FindString(out.String())
+	v := versionPattern().FindString(out.String())
 	if v == "" {
 		return "", fault.New(fault.Usage, hint, "%s --version names no version: %s", path, said)
 	}

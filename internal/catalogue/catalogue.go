@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/call"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
@@ -20,8 +21,8 @@ import (
 const MaxName = 64
 
 var (
-	toolName   = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
-	serverName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]{0,30}[A-Za-z0-9])?$`)
+	toolName   = lazy(`^[A-Za-z0-9_-]{1,64}$`)
+	serverName = lazy(`^[A-Za-z0-9]([A-Za-z0-9_-]{0,30}[A-Za-z0-9])?$`)
 )
 
 // Catalogue is every tool a run could name.
@@ -37,7 +38,7 @@ type Catalogue struct {
 func New(tools ...call.Tool) (*Catalogue, error) {
 	c := &Catalogue{tools: make(map[string]*call.Tool, len(tools))}
 	for _, t := range tools {
-		if !toolName.MatchString(t.Name) {
+		if !toolName().MatchString(t.Name) {
 			return nil, fault.New(fault.Usage, "use 1 to 64 of the characters A-Z a-z 0-9 _ -", "tool name %q is not valid", call.Clip(t.Name))
 		}
 		if _, dup := c.tools[t.Name]; dup {
@@ -76,7 +77,7 @@ func (c *Catalogue) Names() []string { return slices.Clone(c.names) }
 // an error of kind Usage.
 // A double or edge underscore would make the parts ambiguous.
 func CheckServer(name string) error {
-	if !serverName.MatchString(name) || strings.Contains(name, "__") {
+	if !serverName().MatchString(name) || strings.Contains(name, "__") {
 		return fault.New(fault.Usage, "use up to 32 of A-Z a-z 0-9 _ -, beginning and ending with a letter or digit, without a double underscore", "server name %q is not valid", call.Clip(name))
 	}
 	return nil
@@ -158,4 +159,10 @@ func definition(t *call.Tool) ([]byte, error) {
 		return nil, fault.Wrap(err, fault.Usage, "", "definition of tool %q", t.Name)
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// lazy compiles a pattern when it is first used: every start of the program, and
+// of each helper, would pay for it otherwise.
+func lazy(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
 }

@@ -20,6 +20,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
@@ -155,12 +156,12 @@ func NewID(now time.Time) string {
 	return now.UTC().Format("20060102T150405") + "-" + hex.EncodeToString(b[:])
 }
 
-var runID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+var runID = lazy(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
 // Begin makes the folder of a run and marks it alive. m.ID may be chosen by the
 // caller and must be new; m.Status is set. Errors are of kind Usage.
 func (d *Dir) Begin(m Meta) (*Run, error) {
-	if !runID.MatchString(m.ID) {
+	if !runID().MatchString(m.ID) {
 		return nil, fault.New(fault.Usage, "use up to 64 of A-Z a-z 0-9 _ . -", "run id %q is not valid", m.ID)
 	}
 	m.Status = Running
@@ -267,7 +268,7 @@ func (d *Dir) ids() ([]string, error) {
 	}
 	var ids []string
 	for _, e := range entries {
-		if e.IsDir() && runID.MatchString(e.Name()) {
+		if e.IsDir() && runID().MatchString(e.Name()) {
 			ids = append(ids, e.Name())
 		}
 	}
@@ -423,7 +424,7 @@ func stillThere(path string, f *os.File) bool {
 
 // bury cleans up after the dead run id. Its mark is held.
 func (d *Dir) bury(id string, clean func(Meta)) {
-	if !runID.MatchString(id) {
+	if !runID().MatchString(id) {
 		return
 	}
 	m, err := d.load(id)
@@ -436,4 +437,10 @@ func (d *Dir) bury(id string, clean func(Meta)) {
 		m.TempDir = ""
 		_ = save(filepath.Join(d.runs(), id), m) // a dead run marked as running is shown as died anyway
 	}
+}
+
+// lazy compiles a pattern when it is first used: every start of the program, and
+// of each helper, would pay for it otherwise.
+func lazy(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
 }
