@@ -91,7 +91,7 @@ func TestNewID(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
 		id := NewID(noon.In(time.FixedZone("x", 7200)))
-		if seen[id] || !runID.MatchString(id) || !strings.HasPrefix(id, "20261201T120000-") {
+		if seen[id] || !runID().MatchString(id) || !strings.HasPrefix(id, "20261201T120000-") {
 			t.Fatal(id)
 		}
 		seen[id] = true
