@@ -1,93 +1,27 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"os/user"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/drawbridge-mcp/drawbridge"
 	"github.com/drawbridge-mcp/drawbridge/internal/agent"
 	"github.com/drawbridge-mcp/drawbridge/internal/event"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/session"
 )
 
-// scopeFlags are what run and exec have in common: whom the run works for and
-// what it may call.
-type scopeFlags struct {
-	workspace, channel, user, folder, server, sandbox string
-	allow                                             []string
-	maxCalls                                          int64
-	maxOutput                                         int
-	callTimeout                                       time.Duration
-}
-
-func (f *scopeFlags) add(c *cobra.Command) {
-	fl := c.Flags()
-	fl.StringVar(&f.workspace, "workspace", "default", "workspace the run is bound to: whose memory it sees")
-	fl.StringVar(&f.channel, "channel", "", "channel the run is bound to")
-	fl.StringVar(&f.user, "user", "", "user the run is bound to (default: you)")
-	fl.StringVar(&f.folder, "folder", ".", "folder the run works in; the file tools can't leave it")
-	fl.StringArrayVar(&f.allow, "allow", nil, "tools the run may see and call: names, or patterns with *, separated by commas; nothing is allowed by default")
-	fl.StringVar(&f.server, "server-name", "drawbridge", "the middle of the tool name the model sees, mcp__NAME__tool")
-	fl.StringVar(&f.sandbox, "sandbox", "", `"off" accepts that execute_command runs unconfined`)
-	fl.Int64Var(&f.maxCalls, "max-calls", 0, "tool calls the run may make; further ones are refused (0: no limit)")
-	fl.IntVar(&f.maxOutput, "max-output", 64<<10, "bytes of one tool result; the middle of a longer one is left out")
-	fl.DurationVar(&f.callTimeout, "call-timeout", 10*time.Minute, "time one tool call may take")
-}
-
-func (f *scopeFlags) config(a *app) (drawbridge.Config, error) {
-	var cfg drawbridge.Config
-	if f.sandbox != "" && f.sandbox != "off" {
-		return cfg, fault.New(fault.Usage, "this version has no sandbox yet; --sandbox=off accepts that", "--sandbox %q is not known", f.sandbox)
-	}
-	for name, v := range map[string]int64{"max-calls": f.maxCalls, "max-output": int64(f.maxOutput), "call-timeout": int64(f.callTimeout)} {
-		if v < 0 {
-			return cfg, fault.New(fault.Usage, "give a positive value", "--%s is negative", name)
-		}
-	}
-	if f.user == "" {
-		f.user = currentUser()
-	}
-	for _, list := range f.allow {
-		for _, name := range strings.Split(list, ",") {
-			cfg.Allow = append(cfg.Allow, strings.TrimSpace(name))
-		}
-	}
-	cfg.Binding = drawbridge.Binding{Workspace: f.workspace, Channel: f.channel, User: f.user}
-	cfg.Server, cfg.Folder, cfg.StateDir = f.server, f.folder, a.stateDir
-	cfg.Builtins = session.Builtins()
-	cfg.SandboxOff = f.sandbox == "off"
-	cfg.Limits = drawbridge.Limits{Calls: f.maxCalls, Output: f.maxOutput, Call: f.callTimeout}
-	// A file in a folder is never read by itself: a cloned repository must not
-	// say what may run.
-	if _, err := os.Lstat(filepath.Join(f.folder, "drawbridge.yaml")); err == nil {
-		fmt.Fprintln(a.err, "drawbridge: hint: drawbridge.yaml in the folder is not read: this version has no policy file, the command line is the whole policy")
-	}
-	if cfg.SandboxOff {
-		fmt.Fprintln(a.err, "drawbridge: warning: --sandbox=off: commands run unconfined, with all you can do yourself")
-	}
-	return cfg, nil
-}
-
-func currentUser() string {
-	if u, err := user.Current(); err == nil && u.Username != "" {
-		return u.Username
-	}
-	return fmt.Sprintf("uid-%d", os.Getuid())
-}
-
 func (a *app) runCommand() *cobra.Command {
 	var (
 		scope                       scopeFlags
-		cli, path, model, own, file string
+		path, model, own, file      string
 		args, env, dirs             []string
 		timeout, readyTimeout, idle time.Duration
 		asJSON                      bool
@@ -100,17 +34,21 @@ of its own tools: every effect passes the gate. The prompt comes from after --,
 from --prompt-file, or from a pipe. Progress goes to standard error, the agent's
 answer to standard output.
 
+NAME is an agent of the policy file, which says what it may call (--allow then only
+narrows that), or an agent CLI, which may call what --allow names.
+
 ` + exitCodes,
 		Example: `  drawbridge run --agent claude --allow memory_search -- "What do we know about the Q4 budget?"
   git diff | drawbridge run --agent claude --allow 'read_file,search_files' --prompt-file review.txt
+  drawbridge run --agent researcher --workspace ws-personal -- "Find the open questions in docs/"
   echo 'call memory_search {"query":"budget"}' | drawbridge run --agent scripted --allow memory_search`,
 		RunE: func(c *cobra.Command, words []string) error {
-			if cli == "" {
-				return fault.New(fault.Usage, "there are: "+strings.Join(agent.Names(), ", "), "--agent is missing")
-			}
-			base, err := scope.config(a)
+			chosen, err := scope.choose(a, c)
 			if err != nil {
 				return err
+			}
+			if chosen.cli == nil {
+				return chosen.noCLI()
 			}
 			prompt, err := a.prompt(words, file)
 			if err != nil {
@@ -120,23 +58,35 @@ answer to standard output.
 			if err != nil {
 				return err
 			}
-			cfg := drawbridge.RunConfig{
-				Config: base, Agent: cli, AgentPath: path, AgentArgs: args, AgentEnv: env, Prompt: prompt, Model: model, Dirs: dirs,
-				OwnTools: ownTools, Timeout: timeout, ReadyTimeout: readyTimeout, IdleTimeout: idle,
+			cfg := chosen.cfg
+			if !c.Flags().Changed("timeout") {
+				timeout = 0 // a limit of the policy comes before the default
+			}
+			cfg.Agent = &session.Agent{
+				CLI: chosen.cli, Path: path, Prompt: []byte(prompt), Model: model, Dirs: dirs, OwnTools: ownTools, Args: args, Env: env,
+				Wall: timeout, Ready: readyTimeout, Idle: idle,
 			}
 			show := newShow(a, asJSON)
-			cfg.Events = show.event
-			if ownTools.All || len(ownTools.List) > 0 {
+			cfg.Follow = show.event
+			if !ownTools.None() {
 				fmt.Fprintln(a.err, "drawbridge: warning: level open: with tools of its own the agent can do whatever you can; the scope guards the bridge's tools only")
 			}
-			res, err := drawbridge.Run(c.Context(), cfg)
-			show.done(res)
+			if !asJSON {
+				chosen.say(a)
+			}
+			// The session outlives the context by the time it takes to end the agent.
+			s, err := session.New(context.WithoutCancel(c.Context()), cfg)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			rep, err := s.RunAgent(c.Context())
+			show.done(s, rep)
 			return err
 		},
 	}
 	scope.add(c)
 	fl := c.Flags()
-	fl.StringVar(&cli, "agent", "", "agent CLI: "+strings.Join(agent.Names(), ", "))
 	fl.StringVar(&path, "agent-path", "", "where the agent CLI is (default: on the PATH)")
 	fl.StringArrayVar(&args, "agent-arg", nil, "extra argument for the agent CLI; one that would undo what the run enforces is refused")
 	fl.StringArrayVar(&env, "env", nil, "extra variable NAME=VALUE for the agent CLI")
@@ -151,14 +101,14 @@ answer to standard output.
 	return c
 }
 
-func parseOwnTools(s string) (drawbridge.OwnTools, error) {
+func parseOwnTools(s string) (agent.OwnTools, error) {
 	switch s {
 	case "none":
-		return drawbridge.OwnTools{}, nil
+		return agent.OwnTools{}, nil
 	case "all":
-		return drawbridge.OwnTools{All: true}, nil
+		return agent.OwnTools{All: true}, nil
 	}
-	var o drawbridge.OwnTools
+	var o agent.OwnTools
 	for _, name := range strings.Split(s, ",") {
 		if name = strings.TrimSpace(name); name == "" {
 			return o, fault.New(fault.Usage, "give none, all, or names separated by commas", "--own-tools has a blank name")
@@ -212,7 +162,7 @@ func newShow(a *app, asJSON bool) *show {
 	return s
 }
 
-func (s *show) event(e drawbridge.Event) {
+func (s *show) event(e event.Event) {
 	if s.json != nil {
 		_ = s.json.Encode(e) // a reader that went away doesn't end the run
 		return
@@ -250,11 +200,12 @@ func (s *show) event(e drawbridge.Event) {
 }
 
 // done prints the answer and where the record is.
-func (s *show) done(res *drawbridge.Result) {
-	if res == nil || s.json != nil {
+func (s *show) done(run *session.Session, res session.Report) {
+	if s.json != nil {
 		return
 	}
-	fmt.Fprintf(s.a.err, "drawbridge: %d calls, %d refused, %s; record %s, head %s\n", res.Calls, res.Refused, res.Duration.Round(time.Millisecond), res.AuditFile, res.AuditHead)
+	fmt.Fprintf(s.a.err, "drawbridge: %d calls, %d refused, %s; record %s, head %s\n", res.Calls, res.Refused, res.Duration.Round(time.Millisecond),
+		filepath.Join(run.Folder(), "audit.jsonl"), run.Head())
 	text := res.Text
 	if isTerminal(s.a.out) {
 		text = visible(text)

@@ -2,9 +2,11 @@ package session
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/event"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
@@ -19,6 +21,7 @@ type Program struct {
 	Args []string // with Args[0]
 	// RequireReady makes a program that never listed its tools a failure.
 	RequireReady bool
+	Wall         time.Duration // of the program; 0 is no limit
 }
 
 // Variables a Program finds the bridge by.
@@ -66,6 +69,12 @@ func (s *Session) prepareProgram(url string) error {
 // RunProgram starts the prepared program, waits until it and everything it
 // started is dead, and closes the session. code is the program's own.
 func (s *Session) RunProgram(ctx context.Context) (code int, listed bool, err error) {
+	over := errors.New("wall time")
+	if w := s.cfg.Program.Wall; w > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, w, over)
+		defer cancel()
+	}
 	p, err := proc.Start(ctx, *s.spec)
 	if err != nil {
 		err = fault.Wrap(err, fault.Usage, "", "start %s", s.spec.Path)
@@ -74,6 +83,8 @@ func (s *Session) RunProgram(ctx context.Context) (code int, listed bool, err er
 	exit, err := p.Wait()
 	if err != nil {
 		err = fault.Wrap(err, fault.Agent, "", "supervision of %s", s.spec.Path)
+	} else if context.Cause(ctx) == over && exit.Ended {
+		err = fault.New(fault.Wall, "the policy sets the wall time", "%s took longer than %s", s.spec.Path, s.cfg.Program.Wall)
 	}
 	select {
 	case <-s.ready:
