@@ -91,7 +91,7 @@ run's scope and refusing every other call before anything executes.
 	})
 	root.PersistentFlags().StringVar(&a.stateDir, "state-dir", "", "where records and memory are kept (default $XDG_STATE_HOME/drawbridge)")
 	root.AddCommand(a.runCommand(), a.execCommand(), a.demoCommand(), a.benchCommand(), a.memoryCommand(),
-		a.auditCommand(), a.runsCommand(), a.doctorCommand(), a.versionCommand())
+		a.auditCommand(), a.runsCommand(), a.policyCommand(), a.initCommand(), a.doctorCommand(), a.versionCommand())
 	usage(root)
 	return root
 }
