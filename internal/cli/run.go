@@ -147,10 +147,8 @@ func (a *app) prompt(words []string, file string) (string, error) {
 
 // show prints a run's events as they come.
 type show struct {
-	a      *app
-	json   *json.Encoder // nil for people
-	answer string
-	out    bool // the answer was printed
+	a    *app
+	json *json.Encoder // nil for people
 }
 
 func newShow(a *app, asJSON bool) *show {
