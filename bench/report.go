@@ -116,7 +116,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 	}
 	_ = t.Flush() // to a strings.Builder
 	b.WriteString(`
-Each round ran every request once, in an order of its own; starts and shutdowns were
+20 requests of one kind followed each other, then 20 of the next; starts and shutdowns were
 rounds of their own, for what a shutdown writes to the disk. The floor is the bare net/http
 handler, which reads the request and answers the same bytes (for the handshake, three
 of them), over the same kind of connection; added and x floor compare the p50s.
