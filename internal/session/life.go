@@ -22,9 +22,6 @@ import (
 // ID is the run's id.
 func (s *Session) ID() string { return s.binding.Run }
 
-// Binding is what the run is bound to.
-func (s *Session) Binding() call.Binding { return s.binding }
-
 // Level is sealed, open or embedded.
 func (s *Session) Level() string { return s.level }
 
