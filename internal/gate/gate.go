@@ -99,14 +99,22 @@ type Gate struct {
 	running   int       // of these, the ones that were admitted
 	begun     int64
 	abandoned map[int64]string // the functions still running, by ticket.seq
-	cancels   map[*ticket]context.CancelFunc
+	under     map[*ticket]struct{}
+	watch     *time.Timer // fires at the end of the oldest call's time, nil before the first
+	watching  bool        // watch is set
 }
 
 // ticket is a call that was admitted.
 type ticket struct {
-	seq   int64 // of its Begin line
-	tool  string
-	start time.Time
+	seq    int64 // of its Begin line
+	tool   string
+	start  time.Time // by the run's clock
+	ends   time.Time // of the time it may take, monotonic
+	cancel context.CancelCauseFunc
+
+	// Guarded by Gate.mu.
+	settled bool        // the answer is made, by the function or without it
+	grace   *time.Timer // runs once the context is done
 }
 
 // New returns an open gate.
@@ -132,7 +140,7 @@ func New(cfg Config) *Gate {
 	if cfg.Panicked == nil {
 		cfg.Panicked = func(string, any, []byte) {}
 	}
-	g := &Gate{cfg: cfg, abandoned: map[int64]string{}, cancels: map[*ticket]context.CancelFunc{}}
+	g := &Gate{cfg: cfg, abandoned: map[int64]string{}, under: map[*ticket]struct{}{}}
 	g.fewer.L = &g.mu
 	return g
 }
@@ -144,7 +152,6 @@ func (g *Gate) Call(ctx context.Context, req call.Request) (call.Result, error) 
 	if !g.enter() {
 		return call.Errorf("refused: the run has ended"), nil
 	}
-	defer g.exit()
 	tool, decision, no := g.judge(req)
 	if no != nil {
 		return g.refuse(req, tool, no)
@@ -153,14 +160,11 @@ func (g *Gate) Call(ctx context.Context, req call.Request) (call.Result, error) 
 	if no != nil {
 		return g.refuse(req, tool, no)
 	}
-	defer g.leave()
-	ctx, stop := g.during(ctx, t)
-	defer stop()
+	ctx = g.during(ctx, t)
 	if no := g.recheck(ctx, req); no != nil {
-		return g.end(t, call.Errorf("%s", no.text), audit.Cancelled), nil
+		return g.end(t, answer{call.Errorf("%s", no.text), audit.Cancelled}), nil
 	}
-	res, outcome := g.run(ctx, t, tool, req)
-	return g.end(t, res, outcome), nil
+	return g.run(ctx, t, tool, req), nil
 }
 
 // refusal says why a call does not run.
@@ -269,7 +273,10 @@ func (g *Gate) begin(req call.Request, tool *call.Tool, d call.Decision) (*ticke
 		return r
 	})
 	if err != nil {
-		g.leave()
+		g.mu.Lock()
+		g.running--
+		g.fewer.Broadcast()
+		g.mu.Unlock()
 		no := deny("audit", "", "the call was not run: its audit record could not be written")
 		no.unrecorded = true
 		return nil, no
@@ -293,13 +300,6 @@ func (g *Gate) admit() *refusal {
 	return nil
 }
 
-func (g *Gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.running--
-	g.fewer.Broadcast()
-}
-
 // enter reports whether a call, or its refusal, can still be recorded.
 func (g *Gate) enter() bool {
 	g.mu.Lock()
@@ -318,21 +318,84 @@ func (g *Gate) exit() {
 	g.fewer.Broadcast()
 }
 
+// limited is the context of a call. One timer of the gate ends whatever call has
+// used up its time: a timer for each costs more than judging the call does.
+type limited struct {
+	context.Context
+	ends time.Time
+}
+
+func (c limited) Deadline() (time.Time, bool) {
+	if d, ok := c.Context.Deadline(); ok && d.Before(c.ends) {
+		return d, true
+	}
+	return c.ends, true
+}
+
+func (c limited) Err() error {
+	err := c.Context.Err()
+	if err != nil && context.Cause(c.Context) == context.DeadlineExceeded {
+		return context.DeadlineExceeded
+	}
+	return err
+}
+
 // during ties ctx to the life of the run and to the time one call may take.
-func (g *Gate) during(ctx context.Context, t *ticket) (context.Context, func()) {
-	ctx, cancel := context.WithTimeout(ctx, g.cfg.Limits.Call)
+func (g *Gate) during(ctx context.Context, t *ticket) context.Context {
+	ctx, t.cancel = context.WithCancelCause(ctx)
+	t.ends = time.Now().Add(g.cfg.Limits.Call)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closing {
-		cancel()
-		return ctx, func() {}
+		t.cancel(nil)
+		return ctx
 	}
-	g.cancels[t] = cancel
-	return ctx, func() {
-		cancel()
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		delete(g.cancels, t)
+	g.under[t] = struct{}{}
+	if !g.watching {
+		g.rewatch(g.cfg.Limits.Call)
+	}
+	return limited{ctx, t.ends}
+}
+
+// done lets go of a call that was admitted.
+func (g *Gate) done(t *ticket) {
+	t.cancel(nil)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.under, t)
+	g.running--
+	g.inside--
+	g.fewer.Broadcast()
+}
+
+// rewatch sets the timer. g.mu is held.
+func (g *Gate) rewatch(after time.Duration) {
+	g.watching = true
+	if g.watch == nil {
+		g.watch = time.AfterFunc(after, g.expire)
+		return
+	}
+	g.watch.Reset(after)
+}
+
+// expire ends the calls whose time is over.
+func (g *Gate) expire() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.watching = false
+	now, next := time.Now(), time.Duration(-1)
+	for t := range g.under {
+		left := t.ends.Sub(now)
+		if left <= 0 {
+			t.cancel(context.DeadlineExceeded)
+			continue
+		}
+		if next < 0 || left < next {
+			next = left
+		}
+	}
+	if next >= 0 && !g.closing {
+		g.rewatch(next)
 	}
 }
 
@@ -354,6 +417,7 @@ func (g *Gate) recheck(ctx context.Context, req call.Request) *refusal {
 const maxWholeRefusals = 1000
 
 func (g *Gate) refuse(req call.Request, tool *call.Tool, no *refusal) (call.Result, error) {
+	defer g.exit()
 	if !no.unrecorded {
 		brief := g.refused.Add(1) > maxWholeRefusals
 		// The call is refused either way, and Incomplete is told of a failure.
@@ -388,8 +452,11 @@ func (g *Gate) Close() []Abandoned {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closing = true
-	for _, cancel := range g.cancels {
-		cancel()
+	for t := range g.under {
+		t.cancel(nil)
+	}
+	if g.watch != nil {
+		g.watch.Stop()
 	}
 	for g.running > 0 {
 		g.fewer.Wait()
