@@ -45,10 +45,11 @@ import (
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/proc"
 	"github.com/drawbridge-mcp/drawbridge/internal/session"
+	"github.com/drawbridge-mcp/drawbridge/internal/version"
 )
 
 // Version of this module, as it stands in records and in `drawbridge version`.
-const Version = "0.1.0"
+const Version = version.Version
 
 // Helper must be the first line of main, and of TestMain, in a program that
 // calls [Run] or allows execute_command. Run starts this same program again as
