@@ -81,6 +81,14 @@ func TestArrows(t *testing.T) {
 			}
 		}
 	})
+	t.Run("early imports next to nothing", func(t *testing.T) {
+		for _, d := range pkgs["cmd/drawbridge/internal/early"].Deps {
+			if first, _, _ := strings.Cut(d, "/"); strings.Contains(first, ".") &&
+				!slices.Contains([]string{"golang.org/x/sys/unix", module + "/internal/proc", module + "/internal/version"}, d) {
+				t.Errorf("early depends on %s, which is initialised before it", d)
+			}
+		}
+	})
 	t.Run("audit is standard library only", func(t *testing.T) {
 		for _, d := range pkgs["audit"].Deps {
 			if strings.Contains(strings.Split(d, "/")[0], ".") {
