@@ -113,10 +113,13 @@ type ToolResult struct {
 // Limits bound a run. A limit refuses calls, in words the model can read, and
 // ends nothing. A negative one is an error.
 type Limits struct {
-	Calls      int64         // executed calls; 0 is no limit
-	Concurrent int           // calls at once; 0 is 32
-	Output     int           // bytes of one result; 0 is 64 KiB
-	Call       time.Duration // time one call may take; 0 is 10 minutes
+	Calls      int64 // executed calls; 0 is no limit
+	Concurrent int   // calls at once; 0 is 32
+	Output     int   // bytes of one result; 0 is 64 KiB
+	// Total is how many bytes all results may have together; 0 is no limit. The
+	// result that crosses it is delivered, and further calls are refused.
+	Total int64
+	Call  time.Duration // time one call may take; 0 is 10 minutes
 	// Grace is how long a cancelled tool may take to return. After it the call
 	// is recorded as abandoned and nothing it returns is delivered. 0 is 5 s.
 	Grace time.Duration

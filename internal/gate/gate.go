@@ -53,6 +53,9 @@ type Limits struct {
 	// whose function was abandoned and has not returned; 0 is DefaultConcurrent.
 	Concurrent int
 	Output     int // bytes of one result; 0 is call.DefaultOutput
+	// Total is how many bytes all results may have together, 0 is no limit. The
+	// result that crosses it is delivered, and further calls are refused.
+	Total int64
 	// Call is how long one call may take; 0 is DefaultCall.
 	Call time.Duration
 	// Grace is how long a cancelled call's function may take to return before
@@ -67,8 +70,8 @@ const (
 	DefaultGrace      = 5 * time.Second
 )
 
-// Config is what a gate is built from. Every field but Limits, Incomplete,
-// Panicked and Now is required. Incomplete and Panicked must not call Close,
+// Config is what a gate is built from. Every field but Limits, ToolLimits,
+// Incomplete, Panicked and Now is required. Incomplete and Panicked must not call Close,
 // which waits for the call that tells them.
 type Config struct {
 	Binding   call.Binding
@@ -77,6 +80,9 @@ type Config struct {
 	Record    Record
 	Filter    Filter
 	Limits    Limits
+	// ToolLimits hold for one tool each, by its name, beside Limits; 0 is no
+	// limit of its own, and Grace is not looked at.
+	ToolLimits map[string]Limits
 	// Incomplete is told, once for each, that a line could not be written.
 	Incomplete func(error)
 	// Panicked is told of a panic in a tool, with its stack, and of one in what
@@ -92,12 +98,12 @@ type Gate struct {
 	refused atomic.Int64
 
 	mu        sync.Mutex
-	fewer     sync.Cond // inside or running went down
+	fewer     sync.Cond // inside or all.running went down
 	closing   bool      // nothing begins any more, a refusal is still recorded
 	closed    bool      // nothing is recorded any more
 	inside    int       // calls in Call, refused ones too
-	running   int       // of these, the ones that were admitted
-	begun     int64
+	all       tally     // of the run; running are those of inside that were admitted
+	tools     map[string]*tally
 	abandoned map[int64]string // the functions still running, by ticket.seq
 	cancels   map[*ticket]context.CancelFunc
 }
@@ -132,7 +138,7 @@ func New(cfg Config) *Gate {
 	if cfg.Panicked == nil {
 		cfg.Panicked = func(string, any, []byte) {}
 	}
-	g := &Gate{cfg: cfg, abandoned: map[int64]string{}, cancels: map[*ticket]context.CancelFunc{}}
+	g := &Gate{cfg: cfg, tools: map[string]*tally{}, abandoned: map[int64]string{}, cancels: map[*ticket]context.CancelFunc{}}
 	g.fewer.L = &g.mu
 	return g
 }
@@ -153,7 +159,7 @@ func (g *Gate) Call(ctx context.Context, req call.Request) (call.Result, error) 
 	if no != nil {
 		return g.refuse(req, tool, no)
 	}
-	defer g.leave()
+	defer g.leave(tool.Name)
 	ctx, stop := g.during(ctx, t)
 	defer stop()
 	if no := g.recheck(ctx, req); no != nil {
@@ -260,7 +266,7 @@ func (g *Gate) decide(req call.Request, tool *call.Tool, args map[string]any) (c
 
 // begin makes the record durable and only then lets the call on.
 func (g *Gate) begin(req call.Request, tool *call.Tool, d call.Decision) (*ticket, *refusal) {
-	if no := g.admit(); no != nil {
+	if no := g.admit(tool.Name); no != nil {
 		return nil, no
 	}
 	line, err := g.write(tool.Effects != call.Read, func() audit.Record {
@@ -269,35 +275,12 @@ func (g *Gate) begin(req call.Request, tool *call.Tool, d call.Decision) (*ticke
 		return r
 	})
 	if err != nil {
-		g.leave()
+		g.leave(tool.Name)
 		no := deny("audit", "", "the call was not run: its audit record could not be written")
 		no.unrecorded = true
 		return nil, no
 	}
 	return &ticket{seq: line.Seq, tool: tool.Name, start: g.cfg.Now()}, nil
-}
-
-func (g *Gate) admit() *refusal {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	switch {
-	case g.closing:
-		return deny("run", "ended", "refused: the run is ending")
-	case g.running+len(g.abandoned) >= g.cfg.Limits.Concurrent:
-		return deny("limits", "concurrent", "refused: too many calls at once; wait for one of them to finish and try again")
-	case g.cfg.Limits.Calls > 0 && g.begun >= g.cfg.Limits.Calls:
-		return deny("limits", "calls", "refused: this run has used up its number of tool calls; finish without further calls")
-	}
-	g.begun++
-	g.running++
-	return nil
-}
-
-func (g *Gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.running--
-	g.fewer.Broadcast()
 }
 
 // enter reports whether a call, or its refusal, can still be recorded.
@@ -320,7 +303,7 @@ func (g *Gate) exit() {
 
 // during ties ctx to the life of the run and to the time one call may take.
 func (g *Gate) during(ctx context.Context, t *ticket) (context.Context, func()) {
-	ctx, cancel := context.WithTimeout(ctx, g.cfg.Limits.Call)
+	ctx, cancel := context.WithTimeout(ctx, g.callTime(t.tool))
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closing {
@@ -391,7 +374,7 @@ func (g *Gate) Close() []Abandoned {
 	for _, cancel := range g.cancels {
 		cancel()
 	}
-	for g.running > 0 {
+	for g.all.running > 0 {
 		g.fewer.Wait()
 	}
 	g.closed = true
@@ -410,7 +393,7 @@ func (g *Gate) Close() []Abandoned {
 func (g *Gate) Busy() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.running > 0
+	return g.all.running > 0
 }
 
 // write appends the line that r makes. Incomplete is told of any failure, and
