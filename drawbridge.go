@@ -81,8 +81,11 @@ const (
 
 // Tool is one function of yours that a run may be given.
 type Tool struct {
-	// Name is 1 to 64 of A-Z a-z 0-9 _ -. The model sees mcp__server__name,
-	// which has to fit 64 characters too.
+	// Name is best of A-Z a-z 0-9 _ -, so that mcp__server__name, which the
+	// model sees, fits 64 characters. Any other name of up to 128 bytes (of what
+	// can be read, without / and *) is listed by an alias that never changes and
+	// that no other tool has; Config.Allow and Bridge.Call take the name itself,
+	// or in Allow a pattern where it has other characters than A-Z a-z 0-9 _ - .
 	Name        string
 	Description string // for the model
 	// InputSchema is a JSON Schema object with "type": "object". Empty is an

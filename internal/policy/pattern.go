@@ -108,16 +108,16 @@ func ParseAllow(allow, known []string) ([]Pattern, error) {
 			return nil, fault.Wrap(err, fault.Usage, "", "allow")
 		}
 		if !slices.ContainsFunc(known, p.Match) {
-			return nil, fault.New(fault.Usage, Suggest(s, known), "allow: no tool is called %q", call.Clip(s))
+			return nil, fault.New(fault.Usage, DidYouMean(s, known), "allow: no tool is called %q", call.Clip(s))
 		}
 		ps = append(ps, p)
 	}
 	return ps, nil
 }
 
-// Suggest is a hint at the name in known that was meant, "" for none. It also
+// DidYouMean is a hint at the name in known that was meant, "" for none. It also
 // knows a tool by the name a model sees.
-func Suggest(written string, known []string) string {
+func DidYouMean(written string, known []string) string {
 	if _, tool, ok := strings.Cut(strings.TrimPrefix(written, "mcp__"), "__"); ok && slices.Contains(known, tool) {
 		return "did you mean " + tool + "?"
 	}

@@ -356,11 +356,8 @@ func (t *Text) read(d *decoder, n *yaml.Node, path string) {
 		return
 	}
 	t.Value, t.At = n.Value, pos(n)
-	switch {
-	case strings.TrimSpace(n.Value) == "":
+	if strings.TrimSpace(n.Value) == "" {
 		d.fail(n, "leave the key out where there is nothing to say", "%s is blank", path)
-	case strings.Contains(n.Value, "${"):
-		d.fail(n, "write the value out", "%s: ${...} is filled in only in env and headers of upstreams", path)
 	}
 }
 

@@ -95,6 +95,7 @@ func (c checker) file() {
 	for _, name := range slices.Sorted(maps.Keys(f.Workspaces)) {
 		w := f.Workspaces[name]
 		path := "workspaces." + call.Clip(name)
+		c.literal(path+".folder", w.Folder)
 		if v := w.Folder.Value; v != "" && !filepath.IsAbs(v) && v != "~" && !strings.HasPrefix(v, "~/") {
 			c.failAt(w.Folder.At, "give an absolute path, or one that begins with ~/", "%s.folder: %q is relative", path, call.Clip(v))
 		}
@@ -149,7 +150,7 @@ func (c checker) named(path string, p policy.Pattern, at Pos) {
 	if slices.ContainsFunc(names, p.Match) {
 		return
 	}
-	hint := policy.Suggest(p.String(), names)
+	hint := policy.DidYouMean(p.String(), names)
 	if ok && hint == "" {
 		hint = "upstreams are listed under upstreams:"
 	}
@@ -220,8 +221,22 @@ func (c checker) inside(at Pos, e *policy.ExprError) Pos {
 	return at
 }
 
+// literal fails where a value looks as if variables were filled in, and they
+// are not.
+func (c checker) literal(path string, t Text) {
+	if strings.Contains(t.Value, "${") {
+		c.failAt(t.At, "write the value out", "%s: ${...} is filled in only in env and headers of upstreams", path)
+	}
+}
+
 func (c checker) upstream(name string, u Upstream) {
 	path := "upstreams." + call.Clip(name)
+	c.literal(path+".command", u.Command)
+	c.literal(path+".cwd", u.Cwd)
+	c.literal(path+".url", u.URL)
+	for i, arg := range u.Args {
+		c.literal(path+".args["+itoa(i)+"]", arg)
+	}
 	if err := catalogue.CheckServer(name); err != nil {
 		c.failAt(u.At, fault.HintOf(err), "%s: %v", path, err)
 	}
