@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -82,6 +83,11 @@ func Programs(cmd string) ([]string, error) {
 	return posix, nil
 }
 
+var (
+	posixParsers = sync.Pool{New: func() any { return syntax.NewParser(syntax.Variant(syntax.LangPOSIX)) }}
+	bashParsers  = sync.Pool{New: func() any { return syntax.NewParser(syntax.Variant(syntax.LangBash)) }}
+)
+
 func programs(cmd string, lang syntax.LangVariant) (list []string, err error) {
 	defer func() {
 		// A parser that gives up by a panic has read nothing we can use.
@@ -89,7 +95,13 @@ func programs(cmd string, lang syntax.LangVariant) (list []string, err error) {
 			list, err = nil, &unknowable{"programs: the command can't be parsed"}
 		}
 	}()
-	file, perr := syntax.NewParser(syntax.Variant(lang)).Parse(strings.NewReader(cmd), "")
+	pool := &posixParsers
+	if lang == syntax.LangBash {
+		pool = &bashParsers
+	}
+	p := pool.Get().(*syntax.Parser)
+	file, perr := p.Parse(strings.NewReader(cmd), "")
+	pool.Put(p) // not after a panic
 	if perr != nil {
 		return nil, &unknowable{"programs: the command can't be parsed as POSIX shell"}
 	}
