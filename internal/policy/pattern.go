@@ -13,6 +13,7 @@ import (
 // `*` alone is every built-in and embedder tool and no upstream's.
 type Pattern struct {
 	text string
+	star bool
 	at   string
 }
 
@@ -32,7 +33,7 @@ func ParsePattern(s string) (Pattern, error) {
 	if len(parts) > 2 || parts[0] == "" || parts[len(parts)-1] == "" {
 		return Pattern{}, fault.New(fault.Usage, hint, "tool pattern %q has a misplaced /", call.Clip(s))
 	}
-	return Pattern{text: s}, nil
+	return Pattern{text: s, star: strings.Contains(s, "*")}, nil
 }
 
 func (p Pattern) String() string { return p.text }
@@ -48,21 +49,17 @@ func (p Pattern) At(place string) Pattern {
 // the upstream's name.
 func (p Pattern) Upstream() (name Pattern, ok bool) {
 	head, _, ok := strings.Cut(p.text, "/")
-	return Pattern{text: head, at: p.at}, ok
+	return Pattern{text: head, star: strings.Contains(head, "*"), at: p.at}, ok
 }
 
 // Match reports whether p names the tool.
 func (p Pattern) Match(name string) bool {
-	pp, np := strings.Split(p.text, "/"), strings.Split(name, "/")
-	if len(pp) != len(np) {
-		return false
+	if !p.star {
+		return p.text == name
 	}
-	for i := range pp {
-		if !glob(pp[i], np[i]) {
-			return false
-		}
-	}
-	return true
+	ph, pt, pok := strings.Cut(p.text, "/")
+	nh, nt, nok := strings.Cut(name, "/")
+	return pok == nok && !strings.Contains(nt, "/") && glob(ph, nh) && (!pok || glob(pt, nt))
 }
 
 func glob(pattern, s string) bool {
