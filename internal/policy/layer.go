@@ -61,6 +61,8 @@ type Input struct {
 	Args    map[string]any // numbers are json.Number
 	Binding call.Binding
 	Mode    string
+	// Memo is the conditions' own, for what they convert once for a call.
+	Memo any
 }
 
 // Condition is the when of a rule, compiled. It is pure, safe for concurrent

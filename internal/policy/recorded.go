@@ -80,7 +80,8 @@ func (p *Policy) Replay(rec *Record, tools []string) []Difference {
 		d := Difference{Recorded: c, Now: q.judge(c.Tool).base}
 		switch {
 		case c.Layer == scopeLayer && !slices.Contains(tools, c.Tool):
-			if d.Now.Verdict == call.Deny {
+			// Only an embedder has tools that are not known here.
+			if d.Now.Verdict == call.Deny || rec.Run.Level != "embedded" {
 				continue
 			}
 			d.Undecidable = "no tool of that name is known here, and the policy would allow one"

@@ -5,7 +5,6 @@
 package celrule
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -103,7 +102,7 @@ func Compile(expr string) (policy.Condition, error) {
 	if !ast.OutputType().IsExactType(cel.BoolType) {
 		return nil, &policy.ExprError{Line: 1, Column: 1, Message: fmt.Sprintf("the expression is %s, and has to be true or false", ast.OutputType())}
 	}
-	prg, err := e.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(costs{}), cel.EvalOptions(cel.OptOptimize), cel.InterruptCheckFrequency(1000))
+	prg, err := e.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(costs{}), cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
 		return nil, &policy.ExprError{Message: plain(err.Error())}
 	}
@@ -120,7 +119,12 @@ type condition struct{ prg cel.Program }
 
 // Eval implements policy.Condition.
 func (c condition) Eval(in *policy.Input) (bool, error) {
-	out, _, err := c.prg.ContextEval(context.Background(), &activation{in: in})
+	vars, ok := in.Memo.(*activation)
+	if !ok {
+		vars = &activation{in: in}
+		in.Memo = vars
+	}
+	out, _, err := c.prg.Eval(vars)
 	if err != nil {
 		if u, ok := errors.AsType[*unknowable](err); ok {
 			return false, u

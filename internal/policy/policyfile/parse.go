@@ -210,7 +210,7 @@ func (c checker) inside(at Pos, e *policy.ExprError) Pos {
 		if first[at.Column-1] == '>' || n > len(lines) {
 			return Pos{at.Line + 1, 1}
 		}
-		line := lines[n-1]
+		line := lines[at.Line] // the first of a block sets its indent
 		return Pos{n, len(line) - len(strings.TrimLeft(line, " ")) + e.Column}
 	case '"', '\'':
 		at.Column++
