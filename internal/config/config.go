@@ -89,28 +89,46 @@ func usable(path string, info fs.FileInfo) error {
 
 // CheckPlace refuses a policy file that is reached through a link inside a
 // run's folder: the run could put another file in the place of the link. The
-// file itself may lie in the folder, the file tools leave it alone.
+// file itself may lie in the folder, the file tools leave it alone. file is
+// absolute.
 func CheckPlace(file, folder string) error {
-	real, err := filepath.EvalSymlinks(file)
+	home, err := filepath.Abs(folder)
 	if err != nil {
-		return fault.Wrap(err, fault.Usage, "", "policy file %s", file)
+		return fault.Wrap(err, fault.Usage, "", "folder %s", folder)
 	}
-	folder, err = filepath.Abs(folder)
-	if err != nil {
-		return fault.Wrap(err, fault.Usage, "", "folder")
+	if real, err := filepath.EvalSymlinks(home); err == nil {
+		home = real
 	}
-	home := folder
-	if r, err := filepath.EvalSymlinks(folder); err == nil {
-		home = r
+	inside := func(dir string) bool {
+		rel, err := filepath.Rel(home, dir)
+		return err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator))
 	}
-	for _, dir := range []string{folder, home} {
-		rel, err := filepath.Rel(dir, file)
-		if err != nil || rel == ".." || strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
+	root := filepath.VolumeName(file) + string(filepath.Separator)
+	dir, parts := root, split(strings.TrimPrefix(file, root))
+	for links := 0; len(parts) > 0; {
+		part := parts[0]
+		parts = parts[1:]
+		if part == ".." {
+			dir = filepath.Dir(dir)
 			continue
 		}
-		if real != filepath.Join(home, rel) {
-			return fault.New(fault.Usage, "give the path of the file itself", "policy file %s is reached through a link inside the run's folder, which the run could change", file)
+		next := filepath.Join(dir, part)
+		target, err := os.Readlink(next)
+		if err != nil { // no link
+			dir = next
+			continue
 		}
+		if links++; inside(dir) || links > 255 {
+			return fault.New(fault.Usage, "give the path of the file itself", "policy file %s is reached through a link inside the run's folder, %s, which the run could change", file, next)
+		}
+		if filepath.IsAbs(target) {
+			dir, target = root, strings.TrimPrefix(target, root)
+		}
+		parts = append(split(target), parts...)
 	}
 	return nil
+}
+
+func split(path string) []string {
+	return strings.FieldsFunc(path, func(r rune) bool { return r == filepath.Separator })
 }
