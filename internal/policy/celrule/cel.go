@@ -17,7 +17,6 @@ import (
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
-	"cel.dev/cel-go/ext"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/policy"
 )
@@ -45,7 +44,7 @@ var env = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(
 		cel.ParserExpressionSizeLimit(maxNodes),
 		cel.ParserRecursionLimit(64),
-		ext.NativeTypes(reflect.TypeFor[Binding](), ext.ParseStructTags(true)),
+		nativeBinding,
 		cel.Variable("tool", cel.StringType),
 		cel.Variable("args", cel.MapType(cel.StringType, cel.DynType)),
 		cel.Variable("binding", cel.ObjectType("celrule.Binding")),
@@ -76,6 +75,20 @@ var env = sync.OnceValues(func() (*cel.Env, error) {
 			}))),
 	)
 })
+
+// nativeBinding makes Binding known by its fields, so that a misspelled one is
+// found when a rule is compiled. Package ext of CEL does the same, and links
+// much more.
+func nativeBinding(e *cel.Env) (*cel.Env, error) {
+	provider, adapter, err := types.ComposeTypes(e.CELTypeProvider(), e.CELTypeAdapter(), reflect.TypeFor[Binding](), types.ParseStructTags(true))
+	if err != nil {
+		return nil, err
+	}
+	if e, err = cel.CustomTypeAdapter(adapter)(e); err != nil {
+		return nil, err
+	}
+	return cel.CustomTypeProvider(provider)(e)
+}
 
 // unknowable is an error of one of our functions. Its words quote no argument.
 type unknowable struct{ what string }
