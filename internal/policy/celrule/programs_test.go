@@ -86,7 +86,7 @@ var tricks = map[string][]string{
 		"echo ${x@P}", "echo ${x[$(rm)]}", "echo ${x:1:y}", "unset 'a[$(rm y)]'", "wait -p 'a[$(rm y)]'", "read 'a[$(rm y)]'",
 	},
 	"sh and bash differ, or neither can read it": {
-		"ls <(rm y)", "ls >(rm y)", "ls <<< x", "ls |& rm", "ls &>> x;(", "if ls", "'", "\"", "ls)", "$(", "for ((;;)); do ls; done", "\x00", "ls\xff", "ls; }",
+		"echo $'a\\'; rm #'", "ls <(rm y)", "ls >(rm y)", "ls <<< x", "ls |& rm", "ls &>> x;(", "if ls", "'", "\"", "ls)", "$(", "for ((;;)); do ls; done", "\x00", "ls\xff", "ls; }",
 	},
 	"too long": {strings.Repeat("ls;", 6000), strings.Repeat("(", 16000), strings.Repeat("$(", 8000)},
 }
