@@ -19,6 +19,7 @@ var (
 	// Variables in lower case mean nothing to a shell. (zsh has path.)
 	plainVariable = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
 	setFlags      = regexp.MustCompile(`^-[efux]+$`)
+	version       = regexp.MustCompile(`-?[0-9][0-9.]*$`)
 )
 
 // harmless are the builtins that start nothing and change nothing that decides
@@ -178,7 +179,7 @@ func (w *walker) call(c *syntax.CallExpr) bool {
 	switch {
 	case forbidden[base]:
 		return w.fail("it uses a builtin that runs what it is given, or changes what a name means")
-	case wrappers[base] || strings.HasPrefix(base, "ld-linux") || strings.HasPrefix(base, "qemu-"):
+	case wrappers[base] || wrappers[version.ReplaceAllString(base, "")] || strings.HasPrefix(base, "ld-linux") || strings.HasPrefix(base, "qemu-"):
 		return w.fail("it uses a program that runs another program")
 	case strings.HasSuffix(name, "/"):
 		return w.fail("the name of a program is a folder")

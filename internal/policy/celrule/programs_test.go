@@ -70,7 +70,7 @@ var tricks = map[string][]string{
 		"/bin/[r]m y", "{rm,y}", "r{m,n} y", "~/rm", "${x:-rm} y", "$@", "$1", "r$(:)m y", "rm\u200b y", "ｒm y",
 	},
 	"a program or builtin that runs another": {
-		"env rm y", "/usr/bin/env rm", "ENV rm", "xargs rm < x", "sudo rm", "doas rm", "nice rm", "nohup rm", "timeout 1 rm", "time rm y", "setsid rm",
+		"env rm y", "/usr/bin/env rm", "ENV rm", "zsh-5.9 -c x", "bash5 x", "xargs rm < x", "sudo rm", "doas rm", "nice rm", "nohup rm", "timeout 1 rm", "time rm y", "setsid rm",
 		"stdbuf -o0 rm", "sh -c 'rm y'", "bash -c 'rm y'", "dash x", "busybox rm y", "eval rm y", "eval 'r''m'", ". ./x", "source x", "exec rm y", "command rm y",
 		"builtin eval rm", "trap 'rm y' EXIT", "coproc rm y", "watch rm", "flock x rm", "parallel rm", "ssh h rm", "chroot / rm", "unshare rm", "strace rm",
 		"/lib64/ld-linux-x86-64.so.2 /bin/rm y", "jobs -x rm y", "mapfile -C rm x", "compgen -C rm", "fc -s", "select x in a; do rm; done",
