@@ -75,9 +75,15 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	if code, ok := errors.AsType[exitCode](err); ok {
 		return int(code)
 	}
-	a.say("error", err.Error())
-	if hint := fault.HintOf(err); hint != "" {
-		a.say("hint", hint)
+	all := []error{err}
+	if list, ok := err.(interface{ Unwrap() []error }); ok {
+		all = list.Unwrap()
+	}
+	for _, err := range all {
+		a.say("error", err.Error())
+		if hint := fault.HintOf(err); hint != "" {
+			a.say("hint", hint)
+		}
 	}
 	return int(fault.KindOf(err))
 }

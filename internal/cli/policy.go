@@ -48,7 +48,7 @@ programs that run anything, what is not built yet.`,
 			}
 			file, err := needPolicy(path)
 			if err != nil {
-				return a.policyErrors(err)
+				return err
 			}
 			for _, w := range file.Warnings(session.Builtins(), os.LookupEnv) {
 				fmt.Fprintf(a.out, "warning: %s\n", visible(w))
@@ -59,24 +59,6 @@ programs that run anything, what is not built yet.`,
 	}
 	addConfig(c, &path)
 	return c
-}
-
-// policyErrors prints what is wrong with a file, each with its hint.
-func (a *app) policyErrors(err error) error {
-	var list []error
-	if e, ok := err.(interface{ Unwrap() []error }); ok {
-		list = e.Unwrap()
-	}
-	if len(list) == 0 {
-		return err
-	}
-	for _, e := range list {
-		fmt.Fprintf(a.err, "drawbridge: error: %s\n", visible(e.Error()))
-		if h := fault.HintOf(e); h != "" {
-			fmt.Fprintf(a.err, "drawbridge: hint: %s\n", visible(h))
-		}
-	}
-	return exitCode(fault.KindOf(err))
 }
 
 // bindingFlags say which run of a policy is meant.
@@ -370,14 +352,14 @@ the policy that decided. Exit code 1 where one fails.`,
 			}
 			table, err := policyfile.ParseTests(src.Path, src.Data)
 			if err != nil {
-				return a.policyErrors(err)
+				return err
 			}
 			if path == "" {
 				path = table.Beside()
 			}
 			file, err := needPolicy(path)
 			if err != nil {
-				return a.policyErrors(err)
+				return err
 			}
 			failed := 0
 			for _, t := range table.Tests {

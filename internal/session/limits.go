@@ -17,8 +17,10 @@ func strictest(l Limits, p policy.Limits) Limits {
 	return l
 }
 
+// least is the smaller of those that are set. A negative a stays what it is: an
+// error that is told elsewhere.
 func least[N int | int64 | time.Duration](a, b N) N {
-	if a <= 0 || b > 0 && b < a {
+	if a == 0 || b > 0 && b < a {
 		return b
 	}
 	return a

@@ -15,11 +15,11 @@ import (
 const maxCommand = 16 << 10
 
 var (
-	plainName = regexp.MustCompile(`^[A-Za-z0-9_./+-]+$`)
+	plainName = lazy(`^[A-Za-z0-9_./+-]+$`)
 	// Variables in lower case mean nothing to a shell. (zsh has path.)
-	plainVariable = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
-	setFlags      = regexp.MustCompile(`^-[efux]+$`)
-	version       = regexp.MustCompile(`-?[0-9][0-9.]*$`)
+	plainVariable = lazy(`^[a-z][a-z0-9]*$`)
+	setFlags      = lazy(`^-[efux]+$`)
+	version       = lazy(`-?[0-9][0-9.]*$`)
 )
 
 // harmless are the builtins that start nothing and change nothing that decides
@@ -41,12 +41,20 @@ var wrappers = words(`sh bash dash ash zsh ksh mksh pdksh oksh yash posh fish cs
 	docker podman kubectl flatpak snap ld.so ld-linux.so ld-linux-x86-64.so.2 ld-linux-aarch64.so.1 catchsegv chronic ifne exec-once uidgid
 	run-parts which-exec choom cpulimit trickle torsocks proxychains proxychains4 tsocks i386 x86_64 uname26 pipexec`)
 
-func words(s string) map[string]bool {
-	m := map[string]bool{}
-	for _, w := range strings.Fields(s) {
-		m[w] = true
-	}
-	return m
+// words and lazy make what they are given when it is first used: every start of
+// the program, and of each helper, would pay for it otherwise.
+func words(s string) func() map[string]bool {
+	return sync.OnceValue(func() map[string]bool {
+		m := map[string]bool{}
+		for _, w := range strings.Fields(s) {
+			m[w] = true
+		}
+		return m
+	})
+}
+
+func lazy(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
 }
 
 // Programs lists every program a shell command would start, once each, in the
@@ -138,7 +146,7 @@ func (w *walker) node(n syntax.Node) bool {
 	case *syntax.CallExpr:
 		return w.call(n)
 	case *syntax.ForClause:
-		if it, ok := n.Loop.(*syntax.WordIter); !ok || n.Select || !plainVariable.MatchString(it.Name.Value) || it.Name.Value == "path" {
+		if it, ok := n.Loop.(*syntax.WordIter); !ok || n.Select || !plainVariable().MatchString(it.Name.Value) || it.Name.Value == "path" {
 			return w.fail("a loop sets a variable that may decide what is started")
 		}
 	case *syntax.ParamExp:
@@ -164,7 +172,7 @@ func (w *walker) call(c *syntax.CallExpr) bool {
 		switch {
 		case len(c.Args) > 0:
 			return w.fail("a variable is set for a program, which may change what it starts")
-		case a.Append || a.Naked || a.Array != nil || a.Index != nil || !plainVariable.MatchString(a.Name.Value) || a.Name.Value == "path":
+		case a.Append || a.Naked || a.Array != nil || a.Index != nil || !plainVariable().MatchString(a.Name.Value) || a.Name.Value == "path":
 			return w.fail("it sets a variable that may decide what is started")
 		}
 	}
@@ -172,19 +180,19 @@ func (w *walker) call(c *syntax.CallExpr) bool {
 		return true
 	}
 	name, ok := literal(c.Args[0])
-	if !ok || !plainName.MatchString(name) && name != "[" && name != ":" {
+	if !ok || !plainName().MatchString(name) && name != "[" && name != ":" {
 		return w.fail("the name of a program is only known when the command runs")
 	}
 	base := strings.ToLower(path.Base(name))
 	switch {
-	case forbidden[base]:
+	case forbidden()[base]:
 		return w.fail("it uses a builtin that runs what it is given, or changes what a name means")
-	case wrappers[base] || wrappers[version.ReplaceAllString(base, "")] || strings.HasPrefix(base, "ld-linux") || strings.HasPrefix(base, "qemu-"):
+	case wrappers()[base] || wrappers()[version().ReplaceAllString(base, "")] || strings.HasPrefix(base, "ld-linux") || strings.HasPrefix(base, "qemu-"):
 		return w.fail("it uses a program that runs another program")
 	case strings.HasSuffix(name, "/"):
 		return w.fail("the name of a program is a folder")
 	}
-	if harmless[name] && !w.builtin(name, c.Args[1:]) {
+	if harmless()[name] && !w.builtin(name, c.Args[1:]) {
 		return false
 	}
 	if strings.Contains(name, "/") && !path.IsAbs(name) {
@@ -222,7 +230,7 @@ func (w *walker) builtin(name string, args []*syntax.Word) bool {
 		}
 	case "set", "wait", "type":
 		for _, v := range values {
-			if !known || name != "set" || !setFlags.MatchString(v) {
+			if !known || name != "set" || !setFlags().MatchString(v) {
 				return w.fail("a builtin has operands that may change what is started")
 			}
 		}

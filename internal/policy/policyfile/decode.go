@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -226,7 +227,7 @@ func (d *decoder) each(n *yaml.Node, path string, f func(key, val *yaml.Node)) b
 			key = key.Alias
 		}
 		if key.ShortTag() == "!!merge" {
-			d.fail(key, "write the fields out", "%smerge keys are not part of this language", dot(path))
+			d.fail(key, "write the fields out", "%smerge keys are not part of this language", of(path))
 			continue
 		}
 		if !d.want(key, yaml.ScalarNode, "!!str", "a key of "+or(path, "the file"), "text") {
@@ -235,7 +236,7 @@ func (d *decoder) each(n *yaml.Node, path string, f func(key, val *yaml.Node)) b
 		name := key.Value
 		switch {
 		case strings.TrimSpace(name) != name || name == "":
-			d.fail(key, "give it a name", "%s%q: blank name, or one with blanks at its ends", dot(path), call.Clip(name))
+			d.fail(key, "give it a name", "%s%q is a blank name, or one with blanks at its ends", of(path), call.Clip(name))
 		case seen[name]:
 			d.fail(key, "remove one of them", "%s%s stands twice", dot(path), call.Clip(name))
 		default:
@@ -244,6 +245,14 @@ func (d *decoder) each(n *yaml.Node, path string, f func(key, val *yaml.Node)) b
 		}
 	}
 	return true
+}
+
+// of is the beginning of a message about the map at path.
+func of(path string) string {
+	if path == "" {
+		return ""
+	}
+	return path + ": "
 }
 
 func dot(path string) string {
@@ -264,7 +273,7 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, path string) {
 				names = append(names, name)
 			}
 			slices.Sort(names)
-			d.fail(key, fault.Suggest(key.Value, names), "%sunknown field %q", dot(path), call.Clip(key.Value))
+			d.fail(key, fault.Suggest(key.Value, names), "%sunknown field %q", of(path), call.Clip(key.Value))
 			return
 		}
 		given[key.Value] = true
@@ -361,14 +370,20 @@ func (t *Text) read(d *decoder, n *yaml.Node, path string) {
 	}
 }
 
-var variable = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
+var variable = lazy(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
+
+// lazy compiles a pattern when it is first used: every start of the program, and
+// of each helper, would pay for it otherwise.
+func lazy(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+}
 
 func (s *Secret) read(d *decoder, n *yaml.Node, path string) {
 	if !d.want(n, yaml.ScalarNode, "!!str", path, "text") {
 		return
 	}
 	s.Value, s.At = n.Value, pos(n)
-	if strings.Contains(variable.ReplaceAllString(n.Value, ""), "${") {
+	if strings.Contains(variable().ReplaceAllString(n.Value, ""), "${") {
 		d.fail(n, "write ${NAME}, with letters, digits and _", "%s has a ${ that begins no variable", path)
 	}
 }
@@ -380,11 +395,11 @@ func (c *Count) read(d *decoder, n *yaml.Node, path string) {
 	}
 }
 
-var size = regexp.MustCompile(`^([0-9]{1,15}) ?(B|KiB|MiB|GiB)?$`)
+var size = lazy(`^([0-9]{1,15}) ?(B|KiB|MiB|GiB)?$`)
 
 func (s *Size) read(d *decoder, n *yaml.Node, path string) {
 	s.At = pos(n)
-	m := size.FindStringSubmatch(n.Value)
+	m := size().FindStringSubmatch(n.Value)
 	if n.Kind != yaml.ScalarNode || m == nil {
 		d.fail(n, "write a number of bytes, or one with KiB, MiB or GiB", "%s: %q is no size", path, call.Clip(n.Value))
 		return

@@ -5,9 +5,9 @@ import (
 	_ "embed"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v4"
 
@@ -24,12 +24,14 @@ func Schema() []byte { return schema }
 
 // runsAnything are programs that are no wrappers and still start whatever they
 // are told to: a rule that trusts one trusts everything.
-var runsAnything = strings.Fields(`git go find python python2 python3 perl ruby node deno bun lua php awk gawk mawk sed ed ex vi vim nvim nano emacs less more man
+var runsAnything = sync.OnceValue(func() []string {
+	return strings.Fields(`git go find python python2 python3 perl ruby node deno bun lua php awk gawk mawk sed ed ex vi vim nvim nano emacs less more man
 	make cmake ninja bazel gradle mvn cargo rustc npm npx yarn pnpm pip pip3 pipx uv uvx gem bundle composer tar cpio zip rsync curl wget ftp sftp scp
 	sqlite3 psql mysql mongo redis-cli tclsh java javac gcc cc clang ld cpp m4 dc bc sort split tee ping nmap tcpdump journalctl systemctl service apt
 	apt-get dpkg yum dnf rpm brew pacman emerge ip ss logrotate osascript open xdg-open at jq yq`)
+})
 
-var quoted = regexp.MustCompile(`"([A-Za-z0-9_.+/-]+)"|'([A-Za-z0-9_.+/-]+)'`)
+var quoted = lazy(`"([A-Za-z0-9_.+/-]+)"|'([A-Za-z0-9_.+/-]+)'`)
 
 // Warnings are about what is well written and still not what it may seem, in
 // the order of the file's names. Each begins with path:line.
@@ -96,9 +98,9 @@ func trusted(when string) []string {
 		return nil
 	}
 	var found []string
-	for _, m := range quoted.FindAllStringSubmatch(when, -1) {
+	for _, m := range quoted().FindAllStringSubmatch(when, -1) {
 		name := m[1] + m[2]
-		if base := name[strings.LastIndexByte(name, '/')+1:]; slices.Contains(runsAnything, base) && !slices.Contains(found, name) {
+		if base := name[strings.LastIndexByte(name, '/')+1:]; slices.Contains(runsAnything(), base) && !slices.Contains(found, name) {
 			found = append(found, name)
 		}
 	}

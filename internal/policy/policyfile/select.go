@@ -188,7 +188,7 @@ func (f *File) unset(upstream string, getenv func(string) (string, bool)) error 
 // others would send the ${NAME} as it is; an empty one is a value.
 func (s Secret) Expand(getenv func(string) (string, bool)) (string, error) {
 	var err error
-	out := variable.ReplaceAllStringFunc(s.Value, func(m string) string {
+	out := variable().ReplaceAllStringFunc(s.Value, func(m string) string {
 		name := m[2 : len(m)-1]
 		v, ok := getenv(name)
 		if !ok && err == nil {
