@@ -103,6 +103,11 @@ func TestArrows(t *testing.T) {
 			"github.com/modelcontextprotocol/go-sdk":   {"internal/endpoint", "internal/upstream"},
 			"github.com/santhosh-tekuri/jsonschema/v6": {"internal/catalogue"},
 			"go.opentelemetry.io/otel/exporters":       {"internal/telemetry"},
+			"cel.dev/cel-go":                           {"internal/policy/celrule"},
+			"mvdan.cc/sh/v3":                           {"internal/policy/celrule"},
+			"go.yaml.in/yaml/v4":                       {"internal/policy/policyfile"},
+			module + "/internal/policy/celrule":        {"internal/cli"},
+			module + "/internal/policy/policyfile":     {"internal/cli"},
 			module + "/internal/gate":                  {"internal/session"},
 			module + "/internal/endpoint":              {"internal/session"},
 			module + "/internal/session":               {"", "internal/cli"},
@@ -121,7 +126,8 @@ func TestArrows(t *testing.T) {
 	})
 	t.Run("embedding stays light", func(t *testing.T) {
 		for _, d := range pkgs[""].Deps {
-			for _, heavy := range []string{"github.com/spf13/cobra", "go.opentelemetry.io/otel/exporters", "github.com/modelcontextprotocol/go-sdk", "testing"} {
+			for _, heavy := range []string{"github.com/spf13/cobra", "go.opentelemetry.io/otel/exporters", "github.com/modelcontextprotocol/go-sdk",
+				"cel.dev/cel-go", "mvdan.cc/sh/v3", "go.yaml.in/yaml/v4", "testing"} {
 				if d == heavy || strings.HasPrefix(d, heavy+"/") {
 					t.Errorf("the root package links %s", d)
 				}

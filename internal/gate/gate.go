@@ -53,6 +53,9 @@ type Limits struct {
 	// whose function was abandoned and has not returned; 0 is DefaultConcurrent.
 	Concurrent int
 	Output     int // bytes of one result; 0 is call.DefaultOutput
+	// Total is how many bytes all results may have together, 0 is no limit. The
+	// result that crosses it is delivered, and further calls are refused.
+	Total int64
 	// Call is how long one call may take; 0 is DefaultCall.
 	Call time.Duration
 	// Grace is how long a cancelled call's function may take to return before
@@ -67,8 +70,8 @@ const (
 	DefaultGrace      = 5 * time.Second
 )
 
-// Config is what a gate is built from. Every field but Limits, Incomplete,
-// Panicked and Now is required. Incomplete and Panicked must not call Close,
+// Config is what a gate is built from. Every field but Limits, ToolLimits,
+// Incomplete, Panicked and Now is required. Incomplete and Panicked must not call Close,
 // which waits for the call that tells them.
 type Config struct {
 	Binding   call.Binding
@@ -77,6 +80,9 @@ type Config struct {
 	Record    Record
 	Filter    Filter
 	Limits    Limits
+	// ToolLimits hold for one tool each, by its name, beside Limits; 0 is no
+	// limit of its own, and Grace is not looked at.
+	ToolLimits map[string]Limits
 	// Incomplete is told, once for each, that a line could not be written.
 	Incomplete func(error)
 	// Panicked is told of a panic in a tool, with its stack, and of one in what
@@ -92,16 +98,16 @@ type Gate struct {
 	refused atomic.Int64
 
 	mu        sync.Mutex
-	fewer     sync.Cond // inside or running went down
+	fewer     sync.Cond // inside or all.running went down
 	closing   bool      // nothing begins any more, a refusal is still recorded
 	closed    bool      // nothing is recorded any more
 	inside    int       // calls in Call, refused ones too
-	running   int       // of these, the ones that were admitted
-	begun     int64
+	all       tally     // of the run; running are those of inside that were admitted
+	tools     map[string]*tally
 	abandoned map[int64]string // the functions still running, by ticket.seq
 	under     map[*ticket]struct{}
 	watch     *time.Timer // fires at the end of the oldest call's time, nil before the first
-	watching  bool        // watch is set
+	watched   time.Time   // when watch fires, zero where it is not set
 }
 
 // ticket is a call that was admitted.
@@ -140,7 +146,7 @@ func New(cfg Config) *Gate {
 	if cfg.Panicked == nil {
 		cfg.Panicked = func(string, any, []byte) {}
 	}
-	g := &Gate{cfg: cfg, abandoned: map[int64]string{}, under: map[*ticket]struct{}{}}
+	g := &Gate{cfg: cfg, tools: map[string]*tally{}, abandoned: map[int64]string{}, under: map[*ticket]struct{}{}}
 	g.fewer.L = &g.mu
 	return g
 }
@@ -264,7 +270,7 @@ func (g *Gate) decide(req call.Request, tool *call.Tool, args map[string]any) (c
 
 // begin makes the record durable and only then lets the call on.
 func (g *Gate) begin(req call.Request, tool *call.Tool, d call.Decision) (*ticket, *refusal) {
-	if no := g.admit(); no != nil {
+	if no := g.admit(tool.Name); no != nil {
 		return nil, no
 	}
 	line, err := g.write(tool.Effects != call.Read, func() audit.Record {
@@ -273,31 +279,12 @@ func (g *Gate) begin(req call.Request, tool *call.Tool, d call.Decision) (*ticke
 		return r
 	})
 	if err != nil {
-		g.mu.Lock()
-		g.running--
-		g.fewer.Broadcast()
-		g.mu.Unlock()
+		g.leave(tool.Name)
 		no := deny("audit", "", "the call was not run: its audit record could not be written")
 		no.unrecorded = true
 		return nil, no
 	}
 	return &ticket{seq: line.Seq, tool: tool.Name, start: g.cfg.Now()}, nil
-}
-
-func (g *Gate) admit() *refusal {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	switch {
-	case g.closing:
-		return deny("run", "ended", "refused: the run is ending")
-	case g.running+len(g.abandoned) >= g.cfg.Limits.Concurrent:
-		return deny("limits", "concurrent", "refused: too many calls at once; wait for one of them to finish and try again")
-	case g.cfg.Limits.Calls > 0 && g.begun >= g.cfg.Limits.Calls:
-		return deny("limits", "calls", "refused: this run has used up its number of tool calls; finish without further calls")
-	}
-	g.begun++
-	g.running++
-	return nil
 }
 
 // enter reports whether a call, or its refusal, can still be recorded.
@@ -318,21 +305,21 @@ func (g *Gate) exit() {
 	g.fewer.Broadcast()
 }
 
-// limited is the context of a call. One timer of the gate ends whatever call has
+// timed is the context of a call. One timer of the gate ends whatever call has
 // used up its time: a timer for each costs more than judging the call does.
-type limited struct {
+type timed struct {
 	context.Context
 	ends time.Time
 }
 
-func (c limited) Deadline() (time.Time, bool) {
+func (c timed) Deadline() (time.Time, bool) {
 	if d, ok := c.Context.Deadline(); ok && d.Before(c.ends) {
 		return d, true
 	}
 	return c.ends, true
 }
 
-func (c limited) Err() error {
+func (c timed) Err() error {
 	err := c.Context.Err()
 	if err != nil && context.Cause(c.Context) == context.DeadlineExceeded {
 		return context.DeadlineExceeded
@@ -343,7 +330,7 @@ func (c limited) Err() error {
 // during ties ctx to the life of the run and to the time one call may take.
 func (g *Gate) during(ctx context.Context, t *ticket) context.Context {
 	ctx, t.cancel = context.WithCancelCause(ctx)
-	t.ends = time.Now().Add(g.cfg.Limits.Call)
+	t.ends = time.Now().Add(g.callTime(t.tool))
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closing {
@@ -351,50 +338,51 @@ func (g *Gate) during(ctx context.Context, t *ticket) context.Context {
 		return ctx
 	}
 	g.under[t] = struct{}{}
-	if !g.watching {
-		g.rewatch(g.cfg.Limits.Call)
+	if g.watched.IsZero() || t.ends.Before(g.watched) {
+		g.rewatch(t.ends)
 	}
-	return limited{ctx, t.ends}
+	return timed{ctx, t.ends}
 }
 
-// done lets go of a call that was admitted.
-func (g *Gate) done(t *ticket) {
+// done lets go of a call that was admitted, of whose result out bytes go out.
+func (g *Gate) done(t *ticket, out int) {
 	t.cancel(nil)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.under, t)
-	g.running--
+	for _, used := range [...]*tally{&g.all, g.tools[t.tool]} {
+		used.running--
+		used.out += int64(out)
+	}
 	g.inside--
 	g.fewer.Broadcast()
 }
 
 // rewatch sets the timer. g.mu is held.
-func (g *Gate) rewatch(after time.Duration) {
-	g.watching = true
+func (g *Gate) rewatch(at time.Time) {
+	g.watched = at
 	if g.watch == nil {
-		g.watch = time.AfterFunc(after, g.expire)
+		g.watch = time.AfterFunc(time.Until(at), g.expire)
 		return
 	}
-	g.watch.Reset(after)
+	g.watch.Reset(time.Until(at))
 }
 
 // expire ends the calls whose time is over.
 func (g *Gate) expire() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.watching = false
-	now, next := time.Now(), time.Duration(-1)
+	g.watched = time.Time{}
+	now, next := time.Now(), time.Time{}
 	for t := range g.under {
-		left := t.ends.Sub(now)
-		if left <= 0 {
+		switch {
+		case !t.ends.After(now):
 			t.cancel(context.DeadlineExceeded)
-			continue
-		}
-		if next < 0 || left < next {
-			next = left
+		case next.IsZero() || t.ends.Before(next):
+			next = t.ends
 		}
 	}
-	if next >= 0 && !g.closing {
+	if !next.IsZero() && !g.closing {
 		g.rewatch(next)
 	}
 }
@@ -458,7 +446,7 @@ func (g *Gate) Close() []Abandoned {
 	if g.watch != nil {
 		g.watch.Stop()
 	}
-	for g.running > 0 {
+	for g.all.running > 0 {
 		g.fewer.Wait()
 	}
 	g.closed = true
@@ -477,7 +465,7 @@ func (g *Gate) Close() []Abandoned {
 func (g *Gate) Busy() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.running > 0
+	return g.all.running > 0
 }
 
 // write appends the line that r makes. Incomplete is told of any failure, and

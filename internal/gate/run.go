@@ -129,11 +129,12 @@ func stopped(ctx context.Context) string {
 
 // end records the outcome and only then lets the result out.
 func (g *Gate) end(t *ticket, a answer) call.Result {
-	defer g.done(t)
+	out := 0
+	defer func() { g.done(t, out) }()
 	res := a.res
 	micros := g.cfg.Now().Sub(t.start).Microseconds()
 	size := 0
-	if !g.safely(func() { res, size = g.finish(res) }) {
+	if !g.safely(func() { res, size = g.finish(res, g.output(t.tool)) }) {
 		res, size = call.Errorf("the tool ran, but its result is withheld: it could not be checked for secrets"), 0
 	}
 	_, err := g.write(false, func() audit.Record {
@@ -145,14 +146,15 @@ func (g *Gate) end(t *ticket, a answer) call.Result {
 	if err != nil {
 		return call.Errorf("the tool ran, but its result is withheld: the audit record could not be written")
 	}
+	out = length(res)
 	return res
 }
 
 // finish masks known secrets, repairs text and cuts what is over the limit, and
 // flags each. Masking comes first: a cut must not leave half a secret behind.
-// Content and Structured have the limit each. size is what the tool returned.
-func (g *Gate) finish(res call.Result) (_ call.Result, size int) {
-	left, dropped := g.cfg.Limits.Output, 0
+// Content and Structured have limit bytes each. size is what the tool returned.
+func (g *Gate) finish(res call.Result, limit int) (_ call.Result, size int) {
+	left, dropped := limit, 0
 	blocks := make([]call.Block, 0, min(len(res.Content), 16))
 	for i, b := range res.Content {
 		size += len(b.Text) + len(b.JSON)
@@ -187,7 +189,7 @@ func (g *Gate) finish(res call.Result) (_ call.Result, size int) {
 	if res.Structured != nil {
 		size += len(res.Structured)
 		res.Structured = g.maskJSON(res.Structured, &res.Flags)
-		if n := len(res.Structured); n > g.cfg.Limits.Output {
+		if n := len(res.Structured); n > limit {
 			res.Flags.Cut += int64(n)
 			res.Structured = nil
 		}

@@ -48,9 +48,13 @@ type Config struct {
 	Tools    []call.Tool  // the embedder's own
 	Builtins []string     // built-in tools in the catalogue
 	Allow    []string     // the agent layer: names and patterns
-	Folder   string       // for the file tools and commands; "" is none
-	StateDir string       // "" is the default one
-	Limits   Limits
+	// Policy decides instead of Allow where it is not nil.
+	Policy *policy.Policy
+	// Protected are further absolute paths the file tools leave alone.
+	Protected []string
+	Folder    string // for the file tools and commands; "" is none
+	StateDir  string // "" is the default one
+	Limits    Limits
 
 	// SandboxOff lets execute_command into the scope unconfined.
 	SandboxOff bool
@@ -143,10 +147,14 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 	if err != nil {
 		return nil, err
 	}
-	pol, err := policy.FromFlags(cfg.Allow, known)
-	if err != nil {
-		return nil, err
+	pol := cfg.Policy
+	if pol == nil {
+		if pol, err = policy.FromFlags(cfg.Allow, known); err != nil {
+			return nil, err
+		}
 	}
+	pol = pol.Bound(s.binding)
+	s.applyLimits(pol)
 	tools, err := s.tools(dir, pol)
 	if err != nil {
 		return nil, err
@@ -195,7 +203,7 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 
 	s.gate = gate.New(gate.Config{
 		Binding: s.binding, Catalogue: s.scope, Policy: pol, Record: s.log, Filter: filter{s.secrets},
-		Limits: s.cfg.Limits, Incomplete: s.unrecorded, Panicked: s.panicked, Now: s.cfg.Now,
+		Limits: s.cfg.Limits, ToolLimits: toolLimits(pol, all.Names()), Incomplete: s.unrecorded, Panicked: s.panicked, Now: s.cfg.Now,
 	})
 	s.endpoint, err = endpoint.New(endpoint.Config{
 		Listener: listener, Token: s.token, Name: s.cfg.Server, Version: s.cfg.Version, Instructions: s.cfg.Instructions,
@@ -326,7 +334,7 @@ func checkLimits(l Limits) error {
 		value int64
 	}{
 		{"calls", l.Calls}, {"concurrent calls", int64(l.Concurrent)}, {"output", int64(l.Output)},
-		{"time of a call", int64(l.Call)}, {"grace", int64(l.Grace)},
+		{"output of all calls", l.Total}, {"time of a call", int64(l.Call)}, {"grace", int64(l.Grace)},
 	} {
 		if f.value < 0 {
 			return fault.New(fault.Usage, "give a positive limit; 0 is the default", "the limit of %s is negative", f.name)

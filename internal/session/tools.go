@@ -70,7 +70,7 @@ func (s *Session) tools(dir *state.Dir, pol *policy.Policy) ([]call.Tool, error)
 		if err := needFolder(names[0]); err != nil {
 			return nil, err
 		}
-		files, err := builtin.NewFiles(builtin.Files{Folder: s.cfg.Folder, Home: lookup(s.cfg.Environ)("HOME"), Protected: []string{dir.Path()}, MaxRead: int64(s.toolOutput())})
+		files, err := builtin.NewFiles(builtin.Files{Folder: s.cfg.Folder, Home: lookup(s.cfg.Environ)("HOME"), Protected: s.protected(dir), MaxRead: int64(s.toolOutput())})
 		if err != nil {
 			return nil, err
 		}
