@@ -77,8 +77,8 @@ type Config struct {
 	//
 	// ctx ends when the endpoint is closed, when the client cancels the call,
 	// and in the modern era when the client goes away. A legacy client that
-	// goes away cancels nothing (2025-11-25, basic/transports); req.Attached
-	// turns false in both eras.
+	// goes away cancels nothing (2025-11-25, basic/transports); req.Gone is closed
+	// in both eras.
 	Call func(ctx context.Context, req call.Request) (call.Result, error)
 
 	// OnListed is told that tools/list was answered, OnAuthenticated that the

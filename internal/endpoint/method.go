@@ -210,7 +210,7 @@ func (e *Endpoint) serveCall(w http.ResponseWriter, r *http.Request, m message, 
 		Tool:      unquote(p.name),
 		Arguments: p.arguments,
 		Origin:    call.FromEndpoint,
-		Attached:  func() bool { return client.Err() == nil },
+		Gone:      client.Done(),
 		Late: func(res call.Result) {
 			over()
 			a.late(http.StatusOK, whole(res))

@@ -241,6 +241,15 @@ func modernCall(h *harness) string {
 
 // TestField73_Disconnect: a legacy client that goes away cancels nothing, and
 // the gate can see that it is gone; a modern one cancels its call.
+func gone(req call.Request) bool {
+	select {
+	case <-req.Gone:
+		return true
+	default:
+		return false
+	}
+}
+
 func TestField73_Disconnect(t *testing.T) {
 	for _, streaming := range []bool{false, true} {
 		pause := func() {
@@ -259,12 +268,12 @@ func TestField73_Disconnect(t *testing.T) {
 				_, _ = io.WriteString(c, h.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"slow"}}`))
 				req := <-g.began
 				pause()
-				if !req.Attached() {
+				if gone(req) {
 					t.Error("not attached while the client waits")
 				}
 				_ = c.Close()
 				pause()
-				if req.Attached() {
+				if !gone(req) {
 					t.Error("attached after the client is gone")
 				}
 				select {
@@ -289,8 +298,8 @@ func TestField73_Disconnect(t *testing.T) {
 				req := <-g.began
 				pause()
 				_ = c.Close()
-				if err := <-g.ended; err == nil || req.Attached() {
-					t.Errorf("cause %v, attached %v", err, req.Attached())
+				if err := <-g.ended; err == nil || !gone(req) {
+					t.Errorf("cause %v, attached %v", err, !gone(req))
 				}
 			})
 		})

@@ -36,6 +36,18 @@ type Record interface {
 	Append(r audit.Record, durable bool) (audit.Record, error)
 }
 
+// Approver puts calls to a person.
+type Approver interface {
+	// Ask returns when the question is answered, or taken back because ctx is
+	// done, q.Gone is closed or the run ends. It does not run the call.
+	Ask(ctx context.Context, q call.Question) call.Answer
+	// Use takes the yes to the question id for a call with these very arguments:
+	// once, and only while it still holds.
+	Use(ctx context.Context, id string, arguments []byte) error
+	// Void gives a yes back that will not be used.
+	Void(id string)
+}
+
 // Filter keeps known secrets out of records and results.
 type Filter interface {
 	// Arguments is what a record keeps of a call's arguments, nil for nothing.
@@ -70,7 +82,7 @@ const (
 	DefaultGrace      = 5 * time.Second
 )
 
-// Config is what a gate is built from. Every field but Limits, ToolLimits,
+// Config is what a gate is built from. Every field but Approver, Limits, ToolLimits,
 // Incomplete, Panicked and Now is required. Incomplete and Panicked must not call Close,
 // which waits for the call that tells them.
 type Config struct {
@@ -79,7 +91,10 @@ type Config struct {
 	Policy    Policy
 	Record    Record
 	Filter    Filter
-	Limits    Limits
+	// Approver answers where the policy says ask. nil: nobody can be asked, and
+	// such a call is refused.
+	Approver Approver
+	Limits   Limits
 	// ToolLimits hold for one tool each, by its name, beside Limits; 0 is no
 	// limit of its own, and Grace is not looked at.
 	ToolLimits map[string]Limits
@@ -114,8 +129,8 @@ type Gate struct {
 type ticket struct {
 	seq    int64 // of its Begin line
 	tool   string
-	start  time.Time // by the run's clock
-	ends   time.Time // of the time it may take, monotonic
+	start  time.Time // of the tool, by the run's clock; zero before
+	ends   time.Time // of the time it may take, monotonic; zero while it waits for a person
 	cancel context.CancelCauseFunc
 
 	// Guarded by Gate.mu.
@@ -167,10 +182,10 @@ func (g *Gate) Call(ctx context.Context, req call.Request) (call.Result, error) 
 		return g.refuse(req, tool, no)
 	}
 	ctx = g.during(ctx, t)
-	if no := g.recheck(ctx, req); no != nil {
-		return g.end(t, answer{call.Errorf("%s", no.text), audit.Cancelled}), nil
+	if a := g.await(ctx, t, tool, req, decision); a != nil {
+		return g.end(t, *a), nil
 	}
-	return g.run(ctx, t, tool, req), nil
+	return g.run(g.limit(ctx, t), t, tool, req), nil
 }
 
 // refusal says why a call does not run.
@@ -258,6 +273,9 @@ func (g *Gate) decide(req call.Request, tool *call.Tool, args map[string]any) (c
 	case call.Allow:
 		return d, nil
 	case call.Ask:
+		if g.cfg.Approver != nil {
+			return d, nil
+		}
 		d.Reason = "a person must be asked before this call, and nobody can be asked in this run"
 	default: // also a verdict that is none
 		d.Verdict = call.Deny
@@ -273,7 +291,7 @@ func (g *Gate) begin(req call.Request, tool *call.Tool, d call.Decision) (*ticke
 	if no := g.admit(tool.Name); no != nil {
 		return nil, no
 	}
-	line, err := g.write(tool.Effects != call.Read, func() audit.Record {
+	line, err := g.write(tool.Effects != call.Read || d.Verdict == call.Ask, func() audit.Record {
 		r := g.line(req, tool, d)
 		r.Kind = audit.Begin
 		return r
@@ -284,7 +302,7 @@ func (g *Gate) begin(req call.Request, tool *call.Tool, d call.Decision) (*ticke
 		no.unrecorded = true
 		return nil, no
 	}
-	return &ticket{seq: line.Seq, tool: tool.Name, start: g.cfg.Now()}, nil
+	return &ticket{seq: line.Seq, tool: tool.Name}, nil
 }
 
 // enter reports whether a call, or its refusal, can still be recorded.
@@ -327,10 +345,9 @@ func (c timed) Err() error {
 	return err
 }
 
-// during ties ctx to the life of the run and to the time one call may take.
+// during ties ctx to the life of the run.
 func (g *Gate) during(ctx context.Context, t *ticket) context.Context {
 	ctx, t.cancel = context.WithCancelCause(ctx)
-	t.ends = time.Now().Add(g.callTime(t.tool))
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closing {
@@ -338,10 +355,20 @@ func (g *Gate) during(ctx context.Context, t *ticket) context.Context {
 		return ctx
 	}
 	g.under[t] = struct{}{}
-	if g.watched.IsZero() || t.ends.Before(g.watched) {
-		g.rewatch(t.ends)
+	return ctx
+}
+
+// limit begins the time that the call may take.
+func (g *Gate) limit(ctx context.Context, t *ticket) context.Context {
+	t.start = g.cfg.Now()
+	ends := time.Now().Add(g.callTime(t.tool))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t.ends = ends
+	if !g.closing && (g.watched.IsZero() || ends.Before(g.watched)) {
+		g.rewatch(ends)
 	}
-	return timed{ctx, t.ends}
+	return timed{ctx, ends}
 }
 
 // done lets go of a call that was admitted, of whose result out bytes go out.
@@ -376,6 +403,7 @@ func (g *Gate) expire() {
 	now, next := time.Now(), time.Time{}
 	for t := range g.under {
 		switch {
+		case t.ends.IsZero():
 		case !t.ends.After(now):
 			t.cancel(context.DeadlineExceeded)
 		case next.IsZero() || t.ends.Before(next):
@@ -385,18 +413,6 @@ func (g *Gate) expire() {
 	if !next.IsZero() && !g.closing {
 		g.rewatch(next)
 	}
-}
-
-// recheck asks again what may have changed while the record was written.
-func (g *Gate) recheck(ctx context.Context, req call.Request) *refusal {
-	if ctx.Err() != nil {
-		return deny("run", "cancelled", "the call was cancelled before it ran")
-	}
-	attached := true
-	if req.Attached != nil && !g.safely(func() { attached = req.Attached() }) || !attached {
-		return deny("run", "detached", "nobody waits for this call any more; it was not run")
-	}
-	return nil
 }
 
 // maxWholeRefusals is how many refused calls of a run are recorded with their

@@ -132,7 +132,10 @@ func (g *Gate) end(t *ticket, a answer) call.Result {
 	out := 0
 	defer func() { g.done(t, out) }()
 	res := a.res
-	micros := g.cfg.Now().Sub(t.start).Microseconds()
+	micros := int64(0)
+	if !t.start.IsZero() {
+		micros = g.cfg.Now().Sub(t.start).Microseconds()
+	}
 	size := 0
 	if !g.safely(func() { res, size = g.finish(res, g.output(t.tool)) }) {
 		res, size = call.Errorf("the tool ran, but its result is withheld: it could not be checked for secrets"), 0

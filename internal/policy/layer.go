@@ -16,6 +16,7 @@ const (
 	ChannelLayer   = "channel"
 	RulesLayer     = "rules" // a rule on arguments, in whatever layer it stands
 	RunLayer       = "run"   // flags of the command line beside a policy agent
+	ModeLayer      = "mode"  // plan mode, whichever layer sets it
 )
 
 // Layer is one source of narrowing. The first layer grants, the others can
@@ -33,6 +34,9 @@ type Layer struct {
 	Deny []Pattern
 	// Rules look at calls of tools that no list took away.
 	Rules []Rule
+	// Plan makes the run begin in mode Plan. PlanAt is where that is written.
+	Plan   bool
+	PlanAt string
 	// Limits are for the whole run, ToolLimits for one tool each.
 	Limits     Limits
 	ToolLimits []ToolLimits

@@ -18,14 +18,24 @@ import (
 	"github.com/drawbridge-mcp/drawbridge/internal/call"
 )
 
-// Act is the only mode of a run in this version.
-const Act = "act"
+// Modes of a run. In Plan only tools with effects read run, until a person has
+// approved a plan.
+const (
+	Act  = "act"
+	Plan = "plan"
+)
+
+// PlanTool puts a plan before a person. It is in the scope of every run that
+// begins in Plan, whatever the layers list, and of no other.
+const PlanTool = "submit_plan"
 
 // Policy is the layers of one run, frozen.
 type Policy struct {
 	layers  []Layer
 	digest  string
+	planAt  string // the layer, and place, that sets Plan; "" for Act
 	binding call.Binding
+	mode    func() string
 	// known holds what the layers say of a tool, by name: the layers of a run
 	// never change, and only the names of a catalogue are asked for.
 	known *sync.Map
@@ -45,7 +55,7 @@ func FromFlags(allow, known []string) (*Policy, error) {
 
 // New freezes layers. Without a layer nothing is granted.
 func New(layers ...Layer) *Policy {
-	p := &Policy{known: &sync.Map{}}
+	p := &Policy{known: &sync.Map{}, mode: func() string { return "" }}
 	h := sha256.New()
 	for _, l := range layers {
 		l = l.clone()
@@ -53,6 +63,12 @@ func New(layers ...Layer) *Policy {
 		fmt.Fprintf(h, "layer %q allow %t %q deny %q\n", l.Name, l.Allow != nil, l.Allow, l.Deny)
 		for _, r := range l.Rules {
 			fmt.Fprintf(h, "rule %t %q when %t %q then %q because %q\n", r.Tools != nil, r.Tools, r.When != nil, r.Text, r.Then, r.Reason)
+		}
+		if l.Plan {
+			fmt.Fprintf(h, "mode plan\n")
+			if p.planAt == "" {
+				p.planAt = at(l.Name, l.PlanAt)
+			}
 		}
 		fmt.Fprintf(h, "limits %+v\n", l.Limits)
 		for _, t := range l.ToolLimits {
@@ -63,11 +79,36 @@ func New(layers ...Layer) *Policy {
 	return p
 }
 
-// Bound is p for the run that b is about; rules may look at it.
-func (p *Policy) Bound(b call.Binding) *Policy {
+// Bound is p for the run that b is about, whose mode now mode says; rules may
+// look at both. A nil mode is the one the run begins in.
+func (p *Policy) Bound(b call.Binding, mode func() string) *Policy {
 	q := *p
 	q.binding = b
+	if mode != nil {
+		q.mode = mode
+	}
 	return &q
+}
+
+// Mode is the mode a run under p begins in. at names the layer, and the place,
+// that sets Plan.
+func (p *Policy) Mode() (mode, at string) {
+	if p.planAt != "" {
+		return Plan, p.planAt
+	}
+	return Act, ""
+}
+
+// now is the mode of the run. Whatever is not Act is Plan.
+func (p *Policy) now() string {
+	m := p.mode()
+	if m == "" {
+		m, _ = p.Mode()
+	}
+	if m != Act {
+		return Plan
+	}
+	return Act
 }
 
 // Digest names this policy in records: two that decide differently have two
@@ -82,10 +123,23 @@ func (p *Policy) InScope(name string) bool { return p.judge(name).base.Verdict !
 func (p *Policy) Decide(_ call.Request, tool *call.Tool, args map[string]any) call.Decision {
 	j := p.judge(tool.Name)
 	d := j.base
-	if d.Verdict == call.Deny || len(j.rules) == 0 {
+	if d.Verdict == call.Deny {
 		return d
 	}
-	in := Input{Tool: tool.Name, Args: args, Binding: p.binding, Mode: Act}
+	mode := p.now()
+	if tool.Name == PlanTool && p.planAt != "" {
+		return p.submitted(mode)
+	}
+	if mode == Plan && tool.Effects != call.Read {
+		return call.Decision{
+			Verdict: call.Deny, Layer: ModeLayer, Rule: "plan set by " + p.planAt,
+			Reason: "this run is in plan mode, where only tools that read are run; put your plan before a person with the tool " + PlanTool + ", and call this again once the plan is approved",
+		}
+	}
+	if len(j.rules) == 0 {
+		return d
+	}
+	in := Input{Tool: tool.Name, Args: args, Binding: p.binding, Mode: mode}
 	for _, r := range j.rules {
 		if next, ok := r.judge(&in); ok && stricter(next.Verdict, d.Verdict) {
 			d = next
@@ -93,6 +147,15 @@ func (p *Policy) Decide(_ call.Request, tool *call.Tool, args map[string]any) ca
 		if d.Verdict == call.Deny {
 			break
 		}
+	}
+	return d
+}
+
+// submitted is the decision on a call of PlanTool.
+func (p *Policy) submitted(mode string) call.Decision {
+	d := call.Decision{Verdict: call.Ask, Layer: ModeLayer, Rule: "plan set by " + p.planAt, Reason: "the run is in plan mode until a person approves its plan"}
+	if mode != Plan {
+		d.Verdict, d.Reason = call.Deny, "a plan was approved already; carry it out"
 	}
 	return d
 }
@@ -150,6 +213,9 @@ func (p *Policy) scope(name string) call.Decision {
 	denied := func(layer, rule string) call.Decision {
 		return call.Decision{Verdict: call.Deny, Layer: layer, Rule: rule, Reason: "the policy does not allow this tool"}
 	}
+	if name == PlanTool && p.planAt != "" {
+		return call.Decision{Verdict: call.Allow, Layer: ModeLayer, Rule: "plan set by " + p.planAt}
+	}
 	if len(p.layers) == 0 {
 		return denied("default", "")
 	}
@@ -186,6 +252,10 @@ type Explanation struct {
 func (p *Policy) Explain(name string) Explanation {
 	j := p.judge(name)
 	e := Explanation{Tool: name, Decision: j.base}
+	if name == PlanTool && p.planAt != "" {
+		e.Decision = p.submitted(p.now())
+		return e
+	}
 	for _, r := range j.rules {
 		if r.When == nil && stricter(r.Then, e.Decision.Verdict) {
 			e.Decision = r.decision()

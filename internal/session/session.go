@@ -153,7 +153,7 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 			return nil, err
 		}
 	}
-	pol = pol.Bound(s.binding)
+	pol = pol.Bound(s.binding, s.modeNow)
 	s.applyLimits(pol)
 	tools, err := s.tools(dir, pol)
 	if err != nil {
