@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -109,9 +110,12 @@ ARGUMENTS (a JSON object), the decision of that very call.`,
 			if f.user == "" {
 				f.user = currentUser()
 			}
-			p := policy.New(sel.Layers()...).Bound(call.Binding{Workspace: f.workspace, Channel: f.channel, User: f.user, Agent: name})
-			names := session.Builtins()
-			slices.Sort(names)
+			p := policy.New(sel.Layers()...).Bound(call.Binding{Workspace: f.workspace, Channel: f.channel, User: f.user, Agent: name}, nil)
+			names := slices.Sorted(maps.Keys(session.Effects()))
+			mode, at := p.Mode()
+			if mode != policy.Plan {
+				names = slices.DeleteFunc(names, func(n string) bool { return n == policy.PlanTool })
+			}
 			server := sel.Server
 			if server == "" {
 				server = "drawbridge"
@@ -124,6 +128,9 @@ ARGUMENTS (a JSON object), the decision of that very call.`,
 			}
 			if len(args) == 2 {
 				return a.explainCall(p, args[0], args[1])
+			}
+			if mode == policy.Plan {
+				fmt.Fprintf(a.out, "mode plan, set by %s: until a person approves a plan only tools that read run; what is decided after that:\n", line(at, 300))
 			}
 			a.explainTools(p, server, names, len(args) == 1)
 			if err := sel.Startable(false, os.LookupEnv); err != nil {
@@ -193,7 +200,7 @@ func (a *app) explainCall(p *policy.Policy, tool, raw string) error {
 	if err != nil {
 		return fault.Wrap(err, fault.Usage, `give a JSON object, like '{"cmd":"ls"}'`, "arguments")
 	}
-	d := p.Decide(call.Request{Tool: tool}, &call.Tool{Name: tool}, args)
+	d := p.Decide(call.Request{Tool: tool}, &call.Tool{Name: tool, Effects: session.Effects()[tool]}, args)
 	fmt.Fprintf(a.out, "%s by %s\n", d.Verdict, by(d))
 	if d.Reason != "" {
 		fmt.Fprintf(a.out, "the model is told: %s\n", line(d.Reason, 1000))
@@ -304,7 +311,7 @@ where there is one.`,
 			if err != nil {
 				return err
 			}
-			tools := slices.Concat(session.Builtins(), rec.Run.Scope)
+			tools := slices.Concat(session.Builtins(), rec.Run.Scope, []string{policy.PlanTool})
 			differ := policy.New(sel.Layers()...).Replay(rec, tools)
 			for _, d := range differ {
 				if d.Undecidable != "" {
@@ -363,7 +370,7 @@ the policy that decided. Exit code 1 where one fails.`,
 			}
 			failed := 0
 			for _, t := range table.Tests {
-				if problem := t.Run(file, session.Builtins()); problem != "" {
+				if problem := t.Run(file, session.Effects()); problem != "" {
 					failed++
 					fmt.Fprintf(a.out, "FAIL %s:%d:%d: %s\n", src.Path, t.At.Line, t.At.Column, line(problem, 1000))
 				}

@@ -14,13 +14,21 @@ import (
 type Recorded struct {
 	Line    int64 // of the record
 	Tool    string
+	Effects call.Effects
+	Mode    string // of the run at that moment
 	Verdict call.Verdict
 	Layer   string
 	Rule    string
+	// Refused says that it did not run: by the policy, or because a person who
+	// was asked did not say yes.
+	Refused bool
 	// Args are the decoded arguments; nil where the record does not hold them
 	// as they were sent.
 	Args map[string]any
 }
+
+// ModeNote is the What of the line that says that a run left plan mode.
+const ModeNote = "mode"
 
 // scopeLayer is what a record says of a name outside the scope.
 const scopeLayer = "scope"
@@ -38,12 +46,26 @@ type Record struct {
 // it holds arguments as they were sent, or masked.
 func ReadRecord(r io.Reader) (*Record, error) {
 	rec := &Record{}
+	mode, at := Act, map[int64]int{} // where in rec.Calls a call is
 	err := audit.Read(r, func(l audit.Record) error {
 		switch {
 		case l.Kind == audit.Open && l.Run != nil:
 			rec.Run = *l.Run
-		case l.Kind == audit.Begin, l.Kind == audit.Refused && (l.Layer == scopeLayer || l.Layer == RulesLayer):
-			c := Recorded{Line: l.Seq, Tool: l.Tool, Verdict: call.Verdict(l.Decision), Layer: l.Layer, Rule: l.Rule}
+			if l.Run.Mode == Plan {
+				mode = Plan
+			}
+		case l.Kind == audit.Note && l.What == ModeNote:
+			mode = Act
+		case l.Kind == audit.End:
+			if i, ok := at[l.Call]; ok && l.Outcome == audit.Denied {
+				rec.Calls[i].Refused = true
+			}
+		case l.Kind == audit.Begin, l.Kind == audit.Refused && (l.Layer == scopeLayer || l.Layer == RulesLayer || l.Layer == ModeLayer):
+			c := Recorded{
+				Line: l.Seq, Tool: l.Tool, Effects: call.Effects(l.Effects), Mode: mode,
+				Verdict: call.Verdict(l.Decision), Layer: l.Layer, Rule: l.Rule, Refused: l.Kind == audit.Refused,
+			}
+			at[l.Seq] = len(rec.Calls)
 			if l.ArgumentsSize == 0 {
 				c.Args = map[string]any{}
 			} else if sum := sha256.Sum256(l.Arguments); l.ArgumentsDigest == "sha256:"+hex.EncodeToString(sum[:]) {
@@ -74,9 +96,17 @@ type Difference struct {
 // were made under. tools are the names p was written for: a recorded name that
 // is not one of them was outside every scope.
 func (p *Policy) Replay(rec *Record, tools []string) []Difference {
-	q := p.Bound(call.Binding{Run: rec.Run.ID, Workspace: rec.Run.Workspace, Channel: rec.Run.Channel, User: rec.Run.User, Agent: rec.Run.Agent})
+	mode := ""
+	q := p.Bound(call.Binding{Run: rec.Run.ID, Workspace: rec.Run.Workspace, Channel: rec.Run.Channel, User: rec.Run.User, Agent: rec.Run.Agent}, func() string { return mode })
 	var out []Difference
 	for _, c := range rec.Calls {
+		// A run that began to act has no moment at which another policy would have
+		// had a plan of it.
+		if mode = ""; rec.Run.Mode == Plan {
+			if began, _ := p.Mode(); began == Plan {
+				mode = c.Mode
+			}
+		}
 		d := Difference{Recorded: c, Now: q.judge(c.Tool).base}
 		switch {
 		case c.Layer == scopeLayer && !slices.Contains(tools, c.Tool):
@@ -89,7 +119,7 @@ func (p *Policy) Replay(rec *Record, tools []string) []Difference {
 		case c.Args == nil && len(q.Explain(c.Tool).Depends) > 0:
 			d.Undecidable = "a rule looks at the arguments, and the record does not hold them as they were sent"
 		default:
-			d.Now = q.Decide(call.Request{Tool: c.Tool}, &call.Tool{Name: c.Tool}, c.Args)
+			d.Now = q.Decide(call.Request{Tool: c.Tool}, &call.Tool{Name: c.Tool, Effects: c.Effects}, c.Args)
 		}
 		if d.Undecidable != "" || d.Now.Verdict != c.Verdict {
 			out = append(out, d)
@@ -114,15 +144,21 @@ func Suggest(records ...*Record) Suggestion {
 	s := Suggestion{Refused: map[string]int{}, Allow: []string{}}
 	for _, rec := range records {
 		for _, name := range rec.Run.Scope {
-			had[name] = true
+			had[name] = name != PlanTool
 		}
 		for _, c := range rec.Calls {
+			if c.Tool == PlanTool && c.Layer == ModeLayer {
+				continue // no list grants it
+			}
 			if c.Verdict == call.Allow {
 				ran[c.Tool] = true
 				continue
 			}
 			if c.Verdict == call.Ask {
 				asked[c.Tool] = true
+			}
+			if !c.Refused {
+				continue
 			}
 			s.Refused[c.Tool]++
 			if c.Layer == RulesLayer {
@@ -138,8 +174,8 @@ func Suggest(records ...*Record) Suggestion {
 			s.Asked = append(s.Asked, name)
 		}
 	}
-	for name := range had {
-		if !ran[name] {
+	for name, given := range had {
+		if given && !ran[name] {
 			s.Unused = append(s.Unused, name)
 		}
 	}

@@ -177,7 +177,7 @@ func TestRulesSeeTheBinding(t *testing.T) {
 	p := New(Layer{Name: "agent", Allow: patterns(t, "a"), Rules: []Rule{{When: seen(func(in *Input) { got = *in }), Then: call.Deny}}})
 	b := call.Binding{Run: "r", Workspace: "w", Channel: "c", User: "u", Agent: "x"}
 	args := map[string]any{"k": "v"}
-	judge(p.Bound(b), "a", args)
+	judge(p.Bound(b, nil), "a", args)
 	if want := (Input{Tool: "a", Args: args, Binding: b, Mode: "act"}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)
 	}

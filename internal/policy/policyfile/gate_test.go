@@ -128,7 +128,7 @@ func selected(t *rapid.T, f *policyfile.File, b call.Binding) *policy.Policy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return policy.New(sel.Layers()...).Bound(b)
+	return policy.New(sel.Layers()...).Bound(b, nil)
 }
 
 func read(t *rapid.T, path string) *policy.Record {
@@ -273,8 +273,12 @@ tests:
 	if err != nil || table.Beside() != "p.yaml" {
 		t.Fatal(err)
 	}
+	effects := map[string]call.Effects{}
+	for _, name := range tools {
+		effects[name] = call.Read
+	}
 	for i, says := range []string{"", "", "", "", "wrong: want allow, got ask by rules ask when args.n > 3 (p.yaml:2)", "want allow by rules, got it by agent", `no agent is called "h"`, `no tool is called "az"`} {
-		if got := table.Tests[i].Run(f, tools); says == "" && got != "" || !strings.Contains(got, says) {
+		if got := table.Tests[i].Run(f, effects); says == "" && got != "" || !strings.Contains(got, says) {
 			t.Errorf("test %d: %q, want %q", i, got, says)
 		}
 	}

@@ -3,6 +3,7 @@ package policyfile
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,6 +31,7 @@ type Test struct {
 	Workspace Text      `json:"workspace,omitzero"`
 	Channel   Text      `json:"channel,omitzero"`
 	User      Text      `json:"user,omitzero"`
+	Mode      Text      `json:"mode,omitzero"` // "" is the one a run begins in
 	Tool      Text      `json:"tool"`
 	Args      Arguments `json:"args,omitempty"`
 	Want      Text      `json:"want"`
@@ -50,6 +52,9 @@ func ParseTests(path string, data []byte) (*Table, error) {
 				if w := test.Want.Value; !slices.Contains([]string{"allow", "ask", "deny"}, w) {
 					d.failAt(test.Want.At, fault.Suggest(w, []string{"allow", "ask", "deny"}), "tests[%d].want: %q is no decision", i, call.Clip(w))
 				}
+				if m := test.Mode.Value; m != "" && m != policy.Act && m != policy.Plan {
+					d.failAt(test.Mode.At, fault.Suggest(m, []string{policy.Act, policy.Plan}), "tests[%d].mode: %q is no mode", i, call.Clip(m))
+				}
 			}
 			if len(t.Tests) == 0 {
 				d.failAt(Pos{1, 1}, "", "there are no tests in it")
@@ -68,23 +73,24 @@ func (t *Table) Beside() string {
 	return filepath.Join(filepath.Dir(t.path), p)
 }
 
-// Run says what is wrong with the decision of f, "" for nothing. tools are the
-// names of all tools.
-func (t *Test) Run(f *File, tools []string) string {
+// Run says what is wrong with the decision of f, "" for nothing. tools are all
+// tools there are, with their effects.
+func (t *Test) Run(f *File, tools map[string]call.Effects) string {
 	workspace := or(t.Workspace.Value, "default")
 	sel, err := f.Select(t.Agent.Value, workspace, t.Channel.Value)
 	if err != nil {
 		return err.Error()
 	}
-	if !slices.Contains(tools, t.Tool.Value) {
-		return strings.TrimSpace(fmt.Sprintf("no tool is called %q; %s", call.Clip(t.Tool.Value), fault.Suggest(t.Tool.Value, tools)))
+	effects, ok := tools[t.Tool.Value]
+	if !ok {
+		return strings.TrimSpace(fmt.Sprintf("no tool is called %q; %s", call.Clip(t.Tool.Value), fault.Suggest(t.Tool.Value, slices.Sorted(maps.Keys(tools)))))
 	}
 	args := t.Args
 	if args == nil {
 		args = Arguments{}
 	}
-	p := policy.New(sel.Layers()...).Bound(call.Binding{Workspace: workspace, Channel: t.Channel.Value, User: t.User.Value, Agent: t.Agent.Value})
-	d := p.Decide(call.Request{Tool: t.Tool.Value}, &call.Tool{Name: t.Tool.Value}, args)
+	p := policy.New(sel.Layers()...).Bound(call.Binding{Workspace: workspace, Channel: t.Channel.Value, User: t.User.Value, Agent: t.Agent.Value}, func() string { return t.Mode.Value })
+	d := p.Decide(call.Request{Tool: t.Tool.Value}, &call.Tool{Name: t.Tool.Value, Effects: effects}, args)
 	name := ""
 	if t.Name.Value != "" {
 		name = t.Name.Value + ": "
