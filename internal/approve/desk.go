@@ -81,6 +81,7 @@ type remembered struct{ id, policy string }
 // entry is a question that is not final, or about to be so.
 type entry struct {
 	identity
+	seq   int64         // in the order they were asked
 	start time.Time     // by the monotonic clock
 	turn  chan struct{} // held by who settles the question in the store
 	left  chan struct{} // closed when the question leaves Pending
@@ -104,6 +105,7 @@ type Desk struct {
 	closed bool
 	open   int // pending, or about to be
 	asked  int // put to a person so far
+	seq    int64
 	live   map[string]*entry
 	how    map[string]string // how a question was settled, in words
 	yes    map[identity]remembered
@@ -183,7 +185,7 @@ func (d *Desk) entry(c Call) *entry {
 		ArgumentsDigest: e.digest, ArgumentsSize: len(c.Arguments),
 		Plan:         brief(d.cfg.Mask(c.Plan), MaxPlan),
 		PolicyDigest: oneLine(d.cfg.PolicyDigest()),
-		Layer:        oneLine(c.Layer), Rule: oneLine(c.Rule), Reason: oneLine(d.cfg.Mask(c.Reason)),
+		Layer:        oneLine(c.Layer), Rule: oneLine(c.Rule), Reason: cut(d.cfg.Mask(c.Reason), maxNote),
 		Asked: now, Expires: now.Add(d.cfg.Expiry),
 	}
 	if c.Arguments != nil {
@@ -200,6 +202,8 @@ func (d *Desk) admit(e *entry) (first string, err error) {
 	if d.closed {
 		return "", refuse(nil, "refused: the run is ending")
 	}
+	d.seq++
+	e.seq = d.seq
 	if r, ok := d.yes[e.identity]; ok {
 		if r.policy == e.q.PolicyDigest {
 			d.inside.Add(1)
@@ -249,9 +253,8 @@ func (d *Desk) add(ctx context.Context, e *entry, first string) error {
 		e.q, e.quiet = q, true
 		close(e.left)
 	}
-	if from := e.q.State; d.closed {
-		d.settleLocked(e, d.voided(e.q, "the run ended"))
-		d.later(e.q, from)
+	if d.closed {
+		d.endLocked(e)
 	}
 	return nil
 }
@@ -262,62 +265,76 @@ func abandon(ctx context.Context, s Store, q Question, from State) {
 	_ = s.Settle(context.WithoutCancel(ctx), q, from) // it is void with the run, at the latest
 }
 
-// await waits for the end of a question that is asked.
+// await waits for the end of a question that can be answered.
 func (d *Desk) await(ctx context.Context, e *entry, gone <-chan struct{}) Question {
-	select {
-	case <-e.left: // by a remembered answer, or the desk closed meanwhile
-		return d.current(e)
-	default:
-	}
-	over := func(to State, note string) bool {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if e.q.State != Pending {
-			return false
-		}
-		q := d.voided(e.q, note)
-		q.State = to
-		d.settleLocked(e, q)
-		return true
+	q := d.current(e)
+	if e.quiet {
+		return q
 	}
 	defer func() {
-		if over(Void, "the call ended") { // by a panic in Asked
+		if d.over(e, Void, "the call ended") { // by a panic in Asked
 			d.keepEnd(d.current(e), Pending)
 		}
 	}()
-	d.cfg.Asked(d.current(e))
-	timer := time.NewTimer(d.cfg.Expiry - time.Since(e.start))
-	defer timer.Stop()
-	select {
-	case <-e.left:
-	case <-timer.C:
-		over(Expired, "")
-	case <-ctx.Done():
-		over(Void, "the call was cancelled")
-	case <-gone:
-		over(Void, "nobody waits for the call any more")
+	if q.State == Pending {
+		d.cfg.Asked(q)
+		timer := time.NewTimer(d.cfg.Expiry - time.Since(e.start))
+		defer timer.Stop()
+		select {
+		case <-e.left:
+		case <-timer.C:
+			d.over(e, Expired, "")
+		case <-ctx.Done():
+			d.over(e, Void, "the call was cancelled")
+		case <-gone:
+			d.over(e, Void, "nobody waits for the call any more")
+		}
+		q = d.current(e)
+		d.cfg.Settled(q)
 	}
-	q := d.current(e)
-	d.cfg.Settled(q)
 	if q.State == Expired || q.State == Void && q.By == "" {
 		d.keepEnd(q, Pending)
 	}
 	return q
 }
 
+// over ends a question that nobody has answered, and reports whether it did.
+func (d *Desk) over(e *entry, to State, note string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.overLocked(e, to, note)
+}
+
+func (d *Desk) overLocked(e *entry, to State, note string) bool {
+	if e.q.State != Pending {
+		return false
+	}
+	q := e.q
+	q.State, q.Answered, q.Note = to, d.cfg.Now().UTC().Round(0), note
+	d.settleLocked(e, q)
+	return true
+}
+
+// voidLocked ends a question that is approved, and keeps that when it can.
+func (d *Desk) voidLocked(e *entry) {
+	q := e.q
+	q.State = Void
+	d.settleLocked(e, q)
+	d.later(q, Approved)
+}
+
+// endLocked ends any question because the run does. One that is pending is kept
+// by its Ask.
+func (d *Desk) endLocked(e *entry) {
+	if !d.overLocked(e, Void, "the run ended") {
+		d.voidLocked(e)
+	}
+}
+
 func (d *Desk) current(e *entry) Question {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return e.q
-}
-
-// voided is q as it is when nobody answered it, or will run it.
-func (d *Desk) voided(q Question, note string) Question {
-	if q.State == Pending {
-		q.Answered, q.Note = d.cfg.Now().UTC().Round(0), note
-	}
-	q.State = Void
-	return q
 }
 
 // settleLocked makes q the state of e. d.mu is held.

@@ -85,8 +85,9 @@ func (d *Desk) keepEnd(q Question, from State) {
 }
 
 // later keeps what became of a question, and closes the channel when it has
-// tried. The caller is inside, or Close. A store that can't be written is no
-// reason to do anything else: what counts is in memory, and in the record.
+// tried. The caller is inside, or holds d.mu of a desk that Close does not wait
+// for yet. A store that can't be written is no reason to do anything else: what
+// counts is in memory, and in the record.
 func (d *Desk) later(q Question, from State) <-chan struct{} {
 	done := make(chan struct{})
 	d.inside.Add(1)

@@ -1,6 +1,7 @@
 package approve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,14 +53,22 @@ func (d *Desk) Answer(ctx context.Context, id string, a Answer) error {
 	}
 	late := func(ctx context.Context, s Store, err error) {
 		defer func() { <-e.turn }()
-		if err == nil { // but the person was told that it was not taken
-			back := q
-			back.State, back.By, back.Answered, back.Note, back.Remember = Pending, "", time.Time{}, "", false
-			_ = s.Settle(ctx, back, q.State)
+		if err != nil {
+			return
+		}
+		// The person was told that it was not taken.
+		back := q
+		back.State, back.By, back.Answered, back.Note, back.Remember = Pending, "", time.Time{}, "", false
+		_ = s.Settle(ctx, back, q.State)
+		if now := d.current(e); now.State != Pending {
+			_ = s.Settle(ctx, now, Pending)
 		}
 	}
 	err = d.keep(ctx, func(ctx context.Context, s Store) error { return s.Settle(ctx, q, Pending) }, late)
 	if errors.Is(err, errLate) {
+		if now := d.current(e); now.State != Pending {
+			return settled(how(now))
+		}
 		return notTaken(err)
 	}
 	defer func() { <-e.turn }()
@@ -77,7 +86,7 @@ func (d *Desk) Answer(ctx context.Context, id string, a Answer) error {
 	switch {
 	case errors.Is(err, ErrSettled), errors.Is(err, ErrUnknown):
 		// Somebody wrote the store past this desk: nothing is sure any more.
-		d.settleLocked(e, d.voided(e.q, "its entry in the store was changed by something else"))
+		d.overLocked(e, Void, "its entry in the store was changed by something else")
 		return settled(how(e.q))
 	case err != nil:
 		return notTaken(err)
@@ -118,10 +127,8 @@ func (d *Desk) turn(ctx context.Context, id string) (*entry, error) {
 func (d *Desk) answered(e *entry, a Answer) (Question, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if e.q.State == Pending && d.late(e) {
-		q := d.voided(e.q, "")
-		q.State = Expired
-		d.settleLocked(e, q) // Ask keeps it
+	if d.late(e) {
+		d.overLocked(e, Expired, "") // Ask keeps it
 	}
 	if e.q.State != Pending {
 		return Question{}, settled(how(e.q))
@@ -205,8 +212,7 @@ func (d *Desk) using(id string, now identity) (*entry, Question, error) {
 		no = refuse(nil, "refused: the approval of this call has expired")
 	}
 	if no != nil {
-		d.settleLocked(e, d.voided(e.q, ""))
-		d.later(e.q, Approved)
+		d.voidLocked(e)
 		return nil, Question{}, no
 	}
 	q := e.q
@@ -224,20 +230,13 @@ func cause(words string) error {
 }
 
 // Void says that an approved call will not run. It does nothing to a question
-// that is not Approved.
+// that is not Approved, and does not wait until it is kept.
 func (d *Desk) Void(id string) {
 	d.mu.Lock()
-	e := d.live[id]
-	if e == nil || e.q.State != Approved {
-		d.mu.Unlock()
-		return
+	defer d.mu.Unlock()
+	if e := d.live[id]; e != nil && e.q.State == Approved {
+		d.voidLocked(e)
 	}
-	q := d.voided(e.q, "")
-	d.settleLocked(e, q)
-	d.inside.Add(1)
-	d.mu.Unlock()
-	defer d.inside.Done()
-	d.keepEnd(q, Approved)
 }
 
 // Pending is the questions that can be answered now, in the order they were
@@ -251,7 +250,7 @@ func (d *Desk) Pending() []Question {
 			entries = append(entries, e)
 		}
 	}
-	slices.SortFunc(entries, func(a, b *entry) int { return a.start.Compare(b.start) })
+	slices.SortFunc(entries, func(a, b *entry) int { return cmp.Compare(a.seq, b.seq) })
 	list := make([]Question, len(entries))
 	for i, e := range entries {
 		list[i] = e.q
@@ -266,11 +265,7 @@ func (d *Desk) Close() {
 	d.mu.Lock()
 	d.closed = true
 	for _, e := range d.live {
-		from := e.q.State
-		d.settleLocked(e, d.voided(e.q, "the run ended"))
-		if from == Approved {
-			d.later(e.q, from)
-		}
+		d.endLocked(e)
 	}
 	d.mu.Unlock()
 	d.end()
