@@ -24,6 +24,8 @@ type mem struct {
 	slow bool          // every call that writes waits until its context ends
 	hang chan struct{} // not nil: until it is closed, whatever the context says
 	race func()        // called once, after the next Settle succeeded
+
+	failed int // calls that failed because of err
 }
 
 func (m *mem) enter(ctx context.Context, write bool) error {
@@ -38,7 +40,8 @@ func (m *mem) enter(ctx context.Context, write bool) error {
 	if !(write && hang != nil) && ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if write {
+	if write && err != nil {
+		m.set(func(m *mem) { m.failed++ })
 		return err
 	}
 	return nil

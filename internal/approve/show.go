@@ -54,21 +54,24 @@ func appendVisible(dst []byte, s string, lines bool, max int) (_ []byte, n int) 
 			marks = 0
 		}
 		was := len(dst)
+		after := r
 		switch {
 		case r == '\n' && lines:
 			dst = append(dst, '\n')
 		case r == utf8.RuneError && size == 1:
 			dst = fmt.Appendf(dst, `\x{%02x}`, s[n])
+			after = '}'
 		case r == '\ufe0f' && unicode.Is(unicode.So, before), // a symbol as an emoji
 			plain(r) && marks <= maxMarks:
 			dst = append(dst, s[n:n+size]...)
 		default:
 			dst = append(dst, escaped(r)...)
+			after = '}'
 		}
 		if max >= 0 && len(dst)-start > max {
 			return dst[:was], n
 		}
-		before = r
+		before = after
 		n += size
 	}
 	return dst, n
