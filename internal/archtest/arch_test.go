@@ -5,12 +5,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -89,6 +93,13 @@ func TestArrows(t *testing.T) {
 			}
 		}
 	})
+	t.Run("approve imports call and fault only", func(t *testing.T) {
+		for _, in := range pkgs["internal/approve"].inside() {
+			if in != "internal/call" && in != "internal/fault" {
+				t.Errorf("approve imports %s", in)
+			}
+		}
+	})
 	t.Run("audit is standard library only", func(t *testing.T) {
 		for _, d := range pkgs["audit"].Deps {
 			if strings.Contains(strings.Split(d, "/")[0], ".") {
@@ -115,6 +126,7 @@ func TestArrows(t *testing.T) {
 			module + "/internal/cli":                   {"cmd/drawbridge"},
 			module + "/internal/store/sqlite":          {"internal/session", "internal/cli"},
 			module + "/internal/builtin":               {"internal/session"},
+			module + "/internal/approve":               {"internal/session", "internal/cli", "internal/control", "internal/store/sqlite", "internal/store/storetest"},
 		} {
 			for name, p := range pkgs {
 				for _, i := range p.Imports {
@@ -172,6 +184,47 @@ func TestOneCallerOfTools(t *testing.T) {
 	}
 	if len(found) != 1 || found[0] != "internal/gate/run.go" {
 		t.Errorf("tools are called from %v, want internal/gate/run.go alone", found)
+	}
+}
+
+// The words of a question are for everybody who shows one. Its answering side is
+// the run's own: what else could answer would be a way around the person.
+func TestOneHolderOfTheDesk(t *testing.T) {
+	words := []string{"Question", "State", "Answer", "Store", "Pending", "Approved", "Denied", "Expired", "Void", "Used",
+		"ErrUnknown", "ErrSettled", "Visible", "MaxArguments", "MaxPlan"}
+	for name, p := range load(t) {
+		if name == "internal/approve" || name == "internal/session" {
+			continue
+		}
+		for _, file := range p.GoFiles {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, file), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			as := ""
+			for _, i := range f.Imports {
+				if i.Path.Value == strconv.Quote(module+"/internal/approve") {
+					as = "approve"
+					if i.Name != nil {
+						as = i.Name.Name
+					}
+				}
+			}
+			if as == "" {
+				continue
+			}
+			if as == "." {
+				t.Errorf("%s/%s imports approve into its own names", name, file)
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if s, ok := n.(*ast.SelectorExpr); ok {
+					if x, ok := s.X.(*ast.Ident); ok && x.Name == as && !slices.Contains(words, s.Sel.Name) {
+						t.Errorf("%s/%s uses approve.%s", name, file, s.Sel.Name)
+					}
+				}
+				return true
+			})
+		}
 	}
 }
 
