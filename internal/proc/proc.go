@@ -24,6 +24,16 @@ var ErrUnsupported = errors.New("process supervision needs Linux")
 // with its Spec.Marker, so that one which left the tree can still be found.
 const MarkerEnv = "DRAWBRIDGE_RUN"
 
+// Origin is where a process comes from, as far as runs are concerned.
+type Origin struct {
+	// Name is the process's own in the process table, at most 15 bytes, with
+	// unprintable characters replaced. It chose that name itself.
+	Name string
+	// Run is the marker (see MarkerEnv) of the outermost run it belongs to, ""
+	// where it belongs to none.
+	Run string
+}
+
 // StartError is why a process could not be started. It has the error of the
 // system in its chain, so errors.Is(err, fs.ErrNotExist) and the like hold.
 type StartError struct {

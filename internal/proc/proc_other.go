@@ -34,3 +34,6 @@ func Sweep(string) ([]int, error) { return nil, ErrUnsupported }
 
 // Alive finds nothing on this system.
 func Alive(string) []int { return nil }
+
+// OriginOf returns ErrUnsupported on this system.
+func OriginOf(int) (Origin, error) { return Origin{}, ErrUnsupported }
