@@ -51,7 +51,7 @@ func (g *Gate) await(ctx context.Context, t *ticket, tool *call.Tool, req call.R
 		return notRun(audit.Denied, "refused: what was approved is not allowed any more")
 	}
 	var err error
-	if !g.safely(func() { err = g.cfg.Approver.Use(ctx, given.ID, req.Arguments) }) || err != nil {
+	if !g.safely(func() { err = g.cfg.Approver.Use(ctx, given.ID, tool.Name, req.Arguments) }) || err != nil {
 		return notRun(audit.Denied, "refused: the approval does not hold for this call any more")
 	}
 	return nil

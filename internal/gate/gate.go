@@ -41,9 +41,9 @@ type Approver interface {
 	// Ask returns when the question is answered, or taken back because ctx is
 	// done, q.Gone is closed or the run ends. It does not run the call.
 	Ask(ctx context.Context, q call.Question) call.Answer
-	// Use takes the yes to the question id for a call with these very arguments:
-	// once, and only while it still holds.
-	Use(ctx context.Context, id string, arguments []byte) error
+	// Use takes the yes to the question id for a call of this tool with these very
+	// arguments: once, and only while it still holds.
+	Use(ctx context.Context, id, tool string, arguments []byte) error
 	// Void gives a yes back that will not be used.
 	Void(id string)
 }

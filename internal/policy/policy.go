@@ -42,15 +42,24 @@ type Policy struct {
 }
 
 // FromFlags is the policy of a command line or an embedder: one agent layer
-// that grants what allow names, and denies everything else. An empty list
-// grants nothing. A blank or malformed entry, and a name or pattern that names
-// no tool in known, are errors of kind Usage.
-func FromFlags(allow, known []string) (*Policy, error) {
-	ps, err := ParseAllow(allow, known)
+// that grants what allow names, asks a person about what ask names, and denies
+// everything else. Empty lists name nothing. plan makes the run begin in plan
+// mode. A blank or malformed entry, and a name or pattern that names no tool in
+// known, are errors of kind Usage.
+func FromFlags(allow, ask []string, plan bool, known []string) (*Policy, error) {
+	granted, err := ParseAllow(allow, known)
 	if err != nil {
 		return nil, err
 	}
-	return New(Layer{Name: AgentLayer, Allow: ps}), nil
+	asked, err := ParseAllow(ask, known)
+	if err != nil {
+		return nil, err
+	}
+	l := Layer{Name: AgentLayer, Allow: granted, Plan: plan}
+	if len(asked) > 0 {
+		l.Rules = []Rule{{Tools: asked, Then: call.Ask}}
+	}
+	return New(l), nil
 }
 
 // New freezes layers. Without a layer nothing is granted.

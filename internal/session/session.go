@@ -50,6 +50,12 @@ type Config struct {
 	Allow    []string     // the agent layer: names and patterns
 	// Policy decides instead of Allow where it is not nil.
 	Policy *policy.Policy
+	// Plan makes the run begin in plan mode, and Ask names tools (as Allow does)
+	// that a person is asked about before each call. Both are for a run without
+	// Policy.
+	Plan      bool
+	Ask       []string
+	Approvals Approvals
 	// Protected are further absolute paths the file tools leave alone.
 	Protected []string
 	Folder    string // for the file tools and commands; "" is none
@@ -97,6 +103,8 @@ type Session struct {
 	refusals counter
 	events   *queue   // nil without a follower
 	release  []func() // what Close gives back, last first
+	desk     *desk    // nil where nothing can be asked
+	mode     mode
 
 	commands sync.RWMutex // read-locked by each execute_command, locked for good by Close
 
@@ -149,7 +157,7 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 	}
 	pol := cfg.Policy
 	if pol == nil {
-		if pol, err = policy.FromFlags(cfg.Allow, known); err != nil {
+		if pol, err = policy.FromFlags(cfg.Allow, cfg.Ask, cfg.Plan, known); err != nil {
 			return nil, err
 		}
 	}
@@ -167,6 +175,11 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 		return nil, err
 	}
 
+	_, commands := s.scope.Lookup(commandTools[0])
+	if err := s.checkAsking(pol, commands); err != nil {
+		return nil, err
+	}
+
 	if s.token, err = mint(); err != nil {
 		return nil, err
 	}
@@ -180,7 +193,7 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 		return nil, err
 	}
 	undo = append(undo, s.run.Discard)
-	if err := s.prepare("http://" + listener.Addr().String() + "/mcp"); err != nil {
+	if err := s.prepare("http://"+listener.Addr().String()+"/mcp", s.asking(pol)); err != nil {
 		return nil, err
 	}
 	if s.temp != "" { // for the sweep after a kill -9
@@ -201,8 +214,17 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 	}
 	undo = append(undo, func() { _, _ = s.log.Close(audit.Record{Detail: "the run could not start"}) })
 
+	var approver gate.Approver
+	if s.asking(pol) {
+		if s.desk, err = s.openDesk(dir, pol); err != nil {
+			return nil, err
+		}
+		undo = append(undo, s.desk.close)
+		approver = s.desk
+	}
 	s.gate = gate.New(gate.Config{
-		Binding: s.binding, Catalogue: s.scope, Policy: pol, Record: s.log, Filter: filter{s.secrets},
+		Approver: approver,
+		Binding:  s.binding, Catalogue: s.scope, Policy: pol, Record: s.log, Filter: filter{s.secrets},
 		Limits: s.cfg.Limits, ToolLimits: toolLimits(pol, all.Names()), Incomplete: s.unrecorded, Panicked: s.panicked, Now: s.cfg.Now,
 	})
 	s.endpoint, err = endpoint.New(endpoint.Config{
@@ -213,7 +235,10 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Usage, "", "endpoint")
 	}
-	if _, unconfined := s.scope.Lookup(commandTools[0]); unconfined && s.cfg.SandboxOff {
+	if s.desk != nil && s.cfg.Approvals.SameUser {
+		s.note("approvals", "the policy accepts that code of this run could answer in a person's place")
+	}
+	if commands && s.cfg.SandboxOff {
 		s.note("sandbox", "off: execute_command runs unconfined")
 	}
 	s.endpoint.Serve()
@@ -378,10 +403,11 @@ func (s *Session) meta() state.Meta {
 }
 
 func (s *Session) opening(pol *policy.Policy) audit.Run {
+	mode, _ := pol.Mode()
 	r := audit.Run{
 		Version: audit.Version, ID: s.binding.Run, Program: s.cfg.Version,
 		Workspace: s.binding.Workspace, Channel: s.binding.Channel, User: s.binding.User, Agent: s.binding.Agent,
-		Level: s.level, Mode: "act", Folder: s.cfg.Folder, Scope: s.scope.Names(),
+		Level: s.level, Mode: mode, Folder: s.cfg.Folder, Scope: s.scope.Names(),
 		PolicyDigest: pol.Digest(), CatalogueDigest: s.scope.Digest(),
 	}
 	if s.spec != nil {

@@ -41,13 +41,7 @@ func (f *File) Warnings(tools []string, getenv func(string) (string, bool)) []st
 		out = append(out, fmt.Sprintf("%s:%d: %s", f.path, at.Line, fmt.Sprintf(format, args...)))
 	}
 	section := func(path string, s *Section) {
-		if s.Mode.Value == "plan" {
-			warn(s.Mode.At, "%s: plan mode is not built yet: a run it concerns does not start", path)
-		}
 		for i, r := range s.Rules {
-			if r.Then.Value == string(call.Ask) {
-				warn(r.At, "%s.rules[%d] asks a person, and nobody can be asked in this version: such calls are refused", path, i)
-			}
 			for _, p := range trusted(r.When.Value) {
 				warn(r.When.At, "%s.rules[%d] trusts %s, which runs anything it is told to", path, i, p)
 			}

@@ -24,12 +24,13 @@ type Selected struct {
 	CLI    string // of the agent, "" for none
 	Server string // "" for none
 	Folder string // of the workspace, "" for none; may begin with ~
+	// Approvals are the file's; the zero value where it says nothing.
+	Approvals Approvals
 
 	f        *File
 	name     string
 	sandbox  *Sandbox
 	upstream []policy.Pattern // allowed patterns that name upstreams' tools
-	plan     []Pos            // where mode: plan is written
 }
 
 // Layers are the layers of the file for this run, the one that grants first.
@@ -50,6 +51,9 @@ func (f *File) AgentNames() []string { return slices.Sorted(maps.Keys(f.Agents))
 // has no channel layer.
 func (f *File) Select(agent, workspace, channel string) (*Selected, error) {
 	s := &Selected{f: f, name: agent, Server: f.Server.Value}
+	if f.Approvals != nil {
+		s.Approvals = *f.Approvals
+	}
 	if agent != "" {
 		a, ok := f.Agents[agent]
 		if !ok {
@@ -128,8 +132,8 @@ func (s *Selected) layer(name string, sec *Section) policy.Layer {
 			}
 		}
 	}
-	if sec.Mode.Value == "plan" {
-		s.plan = append(s.plan, sec.Mode.At)
+	if sec.Mode.Value == policy.Plan {
+		l.Plan, l.PlanAt = true, f.place(sec.Mode.At)
 	}
 	return l
 }
@@ -144,10 +148,6 @@ func (t *ToolLimits) limits() policy.Limits {
 // by this version. sandboxOff accepts that there is no sandbox.
 func (s *Selected) Startable(sandboxOff bool, getenv func(string) (string, bool)) error {
 	f := s.f
-	if len(s.plan) > 0 {
-		p := s.plan[0]
-		return fault.New(fault.Usage, "leave mode out, and deny what changes something", "%s:%d:%d: plan mode is not built yet", f.path, p.Line, p.Column)
-	}
 	if len(s.upstream) > 0 {
 		p := s.upstream[0]
 		up, _ := p.Upstream()

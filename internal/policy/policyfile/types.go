@@ -18,6 +18,7 @@ type File struct {
 	Upstreams  map[string]Upstream  `json:"upstreams,omitempty" jsonschema:"other MCP servers, in the shape of an mcpServers entry; read and checked, not used in this version"`
 	Agents     map[string]Agent     `json:"agents,omitempty" jsonschema:"what --agent can name; an agent grants, everything else only takes away"`
 	Workspaces map[string]Workspace `json:"workspaces,omitempty" jsonschema:"what --workspace can name; * is every other name"`
+	Approvals  *Approvals           `json:"approvals,omitempty" jsonschema:"how a person is asked where a rule says ask, and about plans"`
 
 	path string
 	base string // of path: what decisions name
@@ -29,7 +30,7 @@ type Section struct {
 	Tools  *Tools  `json:"tools,omitempty" jsonschema:"which tools"`
 	Rules  []Rule  `json:"rules,omitempty" jsonschema:"rules that make some calls stricter"`
 	Limits *Limits `json:"limits,omitempty" jsonschema:"limits of a run; the strictest of all layers holds"`
-	Mode   Text    `json:"mode,omitzero" jsonschema:"act; plan is not built yet"`
+	Mode   Text    `json:"mode,omitzero" jsonschema:"plan: until a person has approved a plan only tools that read run; act is the default, and can not undo plan of another layer"`
 }
 
 // Agent is one entry of agents: the layer that grants.
@@ -85,6 +86,15 @@ type ToolLimits struct {
 	Output     Size     `json:"output,omitzero" jsonschema:"bytes of one result, like 64KiB; the middle of a longer one is left out"`
 	Total      Size     `json:"total,omitzero" jsonschema:"bytes of all results together; when they are used up, further calls are refused"`
 	Call       Duration `json:"call,omitzero" jsonschema:"time one call may take, like 30s"`
+}
+
+// Approvals say how the questions of runs reach a person.
+type Approvals struct {
+	At     Pos      `json:"-"`
+	Expiry Duration `json:"expiry,omitzero" jsonschema:"how long an answer counts, like 10m, which is the default; no answer in that time is a no"`
+	Notify []Text   `json:"notify,omitempty" jsonschema:"program and arguments that get each question as a JSON object on standard input; they tell a person and can not answer"`
+	// SameUser is for runs whose code could answer in a person's place.
+	SameUser bool `json:"same_user_can_answer,omitempty" jsonschema:"accept questions in runs whose own code could answer them; the record says so"`
 }
 
 // Sandbox is what an agent's commands may reach.
