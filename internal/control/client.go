@@ -43,15 +43,15 @@ func Answer(ctx context.Context, folder, id string, a approve.Answer) error {
 }
 
 func exchange(ctx context.Context, folder string, r request) (answer, error) {
-	limited, cancel := context.WithTimeout(ctx, clientLimit)
+	ctx, cancel := context.WithTimeoutCause(ctx, clientLimit, fmt.Errorf("no answer in %s", clientLimit))
 	defer cancel()
 	run := filepath.Base(folder)
-	conn, err := dial(limited, folder)
+	conn, err := dial(ctx, folder)
 	if err != nil {
 		return answer{}, fault.Wrap(err, fault.Usage, "", "run %s", run)
 	}
 	defer conn.Close()
-	defer context.AfterFunc(limited, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	a, err := talk(conn, r)
 	if err == nil {
 		return a, nil
@@ -61,7 +61,7 @@ func exchange(ctx context.Context, folder string, r request) (answer, error) {
 		hint = "answer from a shell that no run has started"
 	}
 	if ctx.Err() != nil && errors.Is(err, os.ErrDeadlineExceeded) {
-		err = context.Cause(ctx)
+		err = fmt.Errorf("%w: %w", err, context.Cause(ctx))
 	}
 	return answer{}, fault.Wrap(err, fault.Agent, hint, "run %s", run)
 }
@@ -94,9 +94,6 @@ func talk(conn net.Conn, r request) (answer, error) {
 
 // plain is err without the address of the socket, which nobody would know.
 func plain(err error) error {
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("no answer in %s: %w", clientLimit, os.ErrDeadlineExceeded)
-	}
 	if e, ok := errors.AsType[*net.OpError](err); ok {
 		return e.Err
 	}

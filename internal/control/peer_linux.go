@@ -127,9 +127,9 @@ func dial(ctx context.Context, folder string) (*net.UnixConn, error) {
 		c, err = new(net.Dialer).DialContext(ctx, "unix", socketPath(dir))
 	}
 	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: %w", ErrNobody, err)
+		return nil, fmt.Errorf("%w: %w", ErrNobody, plain(err))
 	} else if err != nil {
-		return nil, err
+		return nil, plain(err)
 	}
 	conn := c.(*net.UnixConn)
 	if err := genuine(conn, filepath.Base(folder)); err != nil {

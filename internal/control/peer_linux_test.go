@@ -85,6 +85,12 @@ func child(ops []string) {
 			_, err := Listen(rest[0], &desk{}, Options{})
 			note(rest[1], fmt.Sprint(err))
 			nap()
+		case "terminal": // FILE: asks Q1 at the terminal, and writes the answer to FILE
+			sitting(rest[0])
+			return
+		case "behind":
+			behind(rest)
+			return
 		case "flood": // FOLDER: connects as fast as it can
 			for path, all := short(rest[0]), []net.Conn(nil); ; {
 				if c, err := net.Dial("unix", path); err == nil {

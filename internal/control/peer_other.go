@@ -26,3 +26,6 @@ func (*peer) same() error { return ErrUnsupported }
 func (*peer) close() {}
 
 func (*peer) String() string { return "" }
+
+// OpenTerminal returns ErrUnsupported on this system.
+func OpenTerminal() (*Terminal, error) { return nil, ErrUnsupported }

@@ -7,11 +7,17 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/approve"
 )
+
+var question = approve.Question{
+	ID: "Q1", Run: "r1", Tool: "delete_file", Arguments: `{"path":"a.txt"}`, State: approve.Pending,
+	Asked: time.Date(2026, 12, 1, 3, 0, 0, 0, time.UTC),
+}
 
 func TestParseRequest(t *testing.T) {
 	for _, c := range []struct {

@@ -6,7 +6,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -28,11 +27,6 @@ type desk struct {
 	mu      sync.Mutex
 	answers []approve.Answer
 	hold    chan struct{} // Answer waits for it, or for its context
-}
-
-var question = approve.Question{
-	ID: "Q1", Run: "r1", Tool: "delete_file", Arguments: `{"path":"a.txt"}`, State: approve.Pending,
-	Asked: time.Date(2026, 12, 1, 3, 0, 0, 0, time.UTC),
 }
 
 func (d *desk) Pending() []approve.Question {
