@@ -64,7 +64,7 @@ func policyOf(text string, tools []string) (*policy.Policy, error) {
 		return nil, err
 	}
 	layers := append(sel.Layers(), policy.Layer{Name: policy.RunLayer, Allow: all})
-	return policy.New(layers...).Bound(call.Binding{Run: "r", Workspace: "w", Channel: "c", User: "u", Agent: "worker"}), nil
+	return policy.New(layers...).Bound(call.Binding{Run: "r", Workspace: "w", Channel: "c", User: "u", Agent: "worker"}, nil), nil
 }
 
 // policy measures a decision, and what it takes to explain a policy.

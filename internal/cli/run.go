@@ -70,6 +70,9 @@ narrows that), or an agent CLI, which may call what --allow names.
 			}
 			show := newShow(a, asJSON)
 			cfg.Follow = show.event
+			// The agent of a run has no terminal, so whoever types there is no agent.
+			cfg.Approvals.Terminal = isTerminal(a.err) && terminal()
+			show.quiet = cfg.Approvals.Terminal
 			if !ownTools.None() {
 				fmt.Fprintln(a.err, "drawbridge: warning: level open: with tools of its own the agent can do whatever you can; the scope guards the bridge's tools only")
 			}
@@ -155,8 +158,19 @@ func (a *app) prompt(words []string, file string) (string, error) {
 
 // show prints a run's events as they come.
 type show struct {
-	a    *app
-	json *json.Encoder // nil for people
+	a     *app
+	json  *json.Encoder // nil for people
+	quiet bool          // about questions, which the terminal shows
+}
+
+// terminal reports whether this process has one.
+func terminal() bool {
+	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	_ = tty.Close()
+	return true
 }
 
 func newShow(a *app, asJSON bool) *show {
@@ -196,6 +210,16 @@ func (s *show) event(e event.Event) {
 			return
 		}
 		say("call %s%s: %s, %s, %.1f ms", line(e.Tool, 80), opt(" ", line(string(e.Arguments), 200)), e.Decision, e.Outcome, e.Millis)
+	case event.Asked:
+		if s.quiet {
+			return
+		}
+		say("a person is asked about a call of %s; without an answer it is not run", line(e.Tool, 80))
+		fmt.Fprint(s.a.err, e.Text) // made for this: each line of the agent's is marked
+	case event.Answered:
+		if !s.quiet {
+			say("question %s: %s%s%s", e.Approval, e.Outcome, opt(" by ", line(e.By, 80)), opt(": ", line(e.Text, 400)))
+		}
 	case event.ToolCall:
 		if e.Observed {
 			say("observed: the agent says it calls its own tool %s%s", line(e.Tool, 80), opt(" ", line(string(e.Arguments), 200)))

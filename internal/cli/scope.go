@@ -30,7 +30,8 @@ import (
 type scopeFlags struct {
 	agent, config                                     string
 	workspace, channel, user, folder, server, sandbox string
-	allow                                             []string
+	allow, ask                                        []string
+	plan                                              bool
 	maxCalls                                          int64
 	maxOutput                                         int
 	callTimeout                                       time.Duration
@@ -45,6 +46,8 @@ func (f *scopeFlags) add(c *cobra.Command) {
 	fl.StringVar(&f.user, "user", "", "user the run is bound to (default: you)")
 	fl.StringVar(&f.folder, "folder", ".", "folder the run works in; the file tools can't leave it (default with a policy agent: the workspace's)")
 	fl.StringArrayVar(&f.allow, "allow", nil, "tools the run may see and call: names, or patterns with *, separated by commas; nothing is allowed by default; beside an agent of the policy file it narrows")
+	fl.StringArrayVar(&f.ask, "ask", nil, "of these, tools a person is asked about before each call; see drawbridge approvals")
+	fl.BoolVar(&f.plan, "plan", false, "begin in plan mode: until a person has approved the agent's plan only tools that read run")
 	fl.StringVar(&f.server, "server-name", "drawbridge", "the middle of the tool name the model sees, mcp__NAME__tool")
 	fl.StringVar(&f.sandbox, "sandbox", "", `"off" accepts that execute_command runs unconfined`)
 	fl.Int64Var(&f.maxCalls, "max-calls", 0, "tool calls the run may make; further ones are refused (0: no limit but the policy's)")
@@ -52,6 +55,7 @@ func (f *scopeFlags) add(c *cobra.Command) {
 	fl.DurationVar(&f.callTimeout, "call-timeout", 10*time.Minute, "time one tool call may take")
 	complete(c, "agent", agent.Names())
 	complete(c, "allow", session.Builtins())
+	complete(c, "ask", session.Builtins())
 	complete(c, "sandbox", []string{"off"})
 }
 
@@ -118,7 +122,7 @@ func (f *scopeFlags) choose(a *app, c *cobra.Command) (*chosen, error) {
 			return nil, err
 		}
 	}
-	if err := ch.decideBy(sel, f.allow, set("allow")); err != nil {
+	if err := ch.decideBy(sel, f, set("allow")); err != nil {
 		return nil, err
 	}
 	if sel != nil && ch.agent != "" {
@@ -147,6 +151,13 @@ func (f *scopeFlags) choose(a *app, c *cobra.Command) (*chosen, error) {
 	}
 	cfg.Server, cfg.Folder, cfg.StateDir = f.server, f.folder, a.stateDir
 	cfg.Builtins, cfg.Policy = session.Builtins(), ch.policy
+	if sel != nil {
+		ap := sel.Approvals
+		cfg.Approvals = session.Approvals{Expiry: ap.Expiry.Value, SameUser: ap.SameUser}
+		for _, word := range ap.Notify {
+			cfg.Approvals.Notify = append(cfg.Approvals.Notify, word.Value)
+		}
+	}
 	cfg.SandboxOff = f.sandbox == "off"
 	cfg.Version = "drawbridge " + drawbridge.Version
 	cfg.Limits.Calls = f.maxCalls
@@ -221,14 +232,12 @@ func (ch *chosen) who(name string) error {
 
 // decideBy makes the policy of the run. Without an agent of the file the
 // command line is the layer that grants; beside one it can only narrow.
-func (ch *chosen) decideBy(sel *policyfile.Selected, flags []string, given bool) error {
-	var names []string
-	for _, list := range flags {
-		for _, name := range strings.Split(list, ",") {
-			names = append(names, strings.TrimSpace(name))
-		}
+func (ch *chosen) decideBy(sel *policyfile.Selected, f *scopeFlags, given bool) error {
+	allow, err := policy.ParseAllow(commas(f.allow), session.Builtins())
+	if err != nil {
+		return err
 	}
-	allow, err := policy.ParseAllow(names, session.Builtins())
+	ask, err := policy.ParseAllow(commas(f.ask), session.Builtins())
 	if err != nil {
 		return err
 	}
@@ -238,12 +247,29 @@ func (ch *chosen) decideBy(sel *policyfile.Selected, flags []string, given bool)
 	}
 	if sel != nil {
 		layers = append(layers, sel.Layers()...)
-		if sel.Agent != nil && given {
-			layers = append(layers, policy.Layer{Name: policy.RunLayer, Allow: allow})
-		}
+	}
+	run := policy.Layer{Name: policy.RunLayer, Plan: f.plan, PlanAt: "--plan"}
+	if sel != nil && sel.Agent != nil && given {
+		run.Allow = allow
+	}
+	if len(ask) > 0 {
+		run.Rules = []policy.Rule{{Tools: ask, Then: call.Ask, At: "--ask"}}
+	}
+	if run.Allow != nil || run.Plan || run.Rules != nil {
+		layers = append(layers, run)
 	}
 	ch.policy = policy.New(layers...)
 	return nil
+}
+
+// commas splits the values of a flag that takes lists.
+func commas(lists []string) (names []string) {
+	for _, list := range lists {
+		for _, name := range strings.Split(list, ",") {
+			names = append(names, strings.TrimSpace(name))
+		}
+	}
+	return names
 }
 
 // noCLI is why run has nothing to start.
@@ -258,7 +284,7 @@ func (ch *chosen) noCLI() error {
 	return fault.New(fault.Usage, "there are: "+names, "--agent is missing")
 }
 
-// say names the policy, and what of it can't be had in this version.
+// say names the policy.
 func (ch *chosen) say(a *app) {
 	if ch.file == nil {
 		return
@@ -268,9 +294,6 @@ func (ch *chosen) say(a *app) {
 		return
 	}
 	fmt.Fprintf(a.err, "drawbridge: policy %s, agent %s\n", line(ch.file.Path(), 400), line(ch.agent, 80))
-	if asks := ch.policy.Asks(session.Builtins()); len(asks) > 0 {
-		fmt.Fprintf(a.err, "drawbridge: warning: rules ask a person about %s, and nobody can be asked in this version: such calls are refused\n", line(strings.Join(asks, ", "), 400))
-	}
 }
 
 func (f *scopeFlags) hints(a *app, file *policyfile.File, sandboxOff bool) {
