@@ -111,7 +111,10 @@ func (r *Rule) judge(in *Input) (d call.Decision, ok bool) {
 		}
 		return d, true
 	}
-	return r.decision(), yes
+	if !yes {
+		return call.Decision{}, false
+	}
+	return r.decision(), true
 }
 
 func (r *Rule) decision() call.Decision {

@@ -9,85 +9,27 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"strconv"
 	"strings"
-	"sync"
 
-	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
-	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/interpreter"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/policy"
 )
 
-// maxCost bounds one evaluation. A comparison costs 1, a string function about
-// a tenth of the bytes it reads; it is some milliseconds at most.
-const maxCost = 100_000
+// maxText is how many code points an expression may have, which bounds the work
+// of compiling it.
+const maxText = 8 << 10
 
-// maxNodes bounds the size of an expression, in code points, and with it the
-// work of compiling it.
-const maxNodes = 8 << 10
-
-// Binding is what rules see as binding.
+// Binding is what rules see as binding: a type, so that a misspelled field is
+// found when a rule is compiled.
 type Binding struct {
 	Run       string `cel:"run"`
 	Workspace string `cel:"workspace"`
 	Channel   string `cel:"channel"`
 	User      string `cel:"user"`
 	Agent     string `cel:"agent"`
-}
-
-// env is built when the first rule is compiled: it takes longer than most
-// commands run.
-var env = sync.OnceValues(func() (*cel.Env, error) {
-	return cel.NewEnv(
-		cel.ParserExpressionSizeLimit(maxNodes),
-		cel.ParserRecursionLimit(64),
-		nativeBinding,
-		cel.Variable("tool", cel.StringType),
-		cel.Variable("args", cel.MapType(cel.StringType, cel.DynType)),
-		cel.Variable("binding", cel.ObjectType("celrule.Binding")),
-		cel.Variable("mode", cel.StringType),
-		cel.Function("programs", cel.Overload("programs_string", []*cel.Type{cel.StringType}, cel.ListType(cel.StringType),
-			cel.UnaryBinding(func(v ref.Val) ref.Val {
-				list, err := Programs(string(v.(types.String)))
-				if err != nil {
-					return wrap(err)
-				}
-				return types.DefaultTypeAdapter.NativeToValue(list)
-			}))),
-		cel.Function("path_in", cel.Overload("path_in_string_string", []*cel.Type{cel.StringType, cel.StringType}, cel.BoolType,
-			cel.BinaryBinding(func(p, dir ref.Val) ref.Val {
-				in, err := PathIn(string(p.(types.String)), string(dir.(types.String)))
-				if err != nil {
-					return wrap(err)
-				}
-				return types.Bool(in)
-			}))),
-		cel.Function("host", cel.Overload("host_string", []*cel.Type{cel.StringType}, cel.StringType,
-			cel.UnaryBinding(func(v ref.Val) ref.Val {
-				h, err := Host(string(v.(types.String)))
-				if err != nil {
-					return wrap(err)
-				}
-				return types.String(h)
-			}))),
-	)
-})
-
-// nativeBinding makes Binding known by its fields, so that a misspelled one is
-// found when a rule is compiled. Package ext of CEL does the same, and links
-// much more.
-func nativeBinding(e *cel.Env) (*cel.Env, error) {
-	provider, adapter, err := types.ComposeTypes(e.CELTypeProvider(), e.CELTypeAdapter(), reflect.TypeFor[Binding](), types.ParseStructTags(true))
-	if err != nil {
-		return nil, err
-	}
-	if e, err = cel.CustomTypeAdapter(adapter)(e); err != nil {
-		return nil, err
-	}
-	return cel.CustomTypeProvider(provider)(e)
 }
 
 // unknowable is an error of one of our functions. Its words quote no argument.
@@ -98,28 +40,27 @@ func (e *unknowable) Error() string { return e.what }
 // Public is e for the model: it can say the same in another way.
 func (e *unknowable) Public() string { return e.what }
 
-func wrap(err error) ref.Val { return types.WrapErr(err) }
-
 // Compile type-checks a condition. Errors are *policy.ExprError. The condition
 // is safe for concurrent use, and costs bounded time whatever the arguments.
 func Compile(expr string) (policy.Condition, error) {
-	e, err := env()
-	if err != nil {
-		return nil, &policy.ExprError{Message: err.Error()}
-	}
-	ast, issues := e.Compile(expr)
-	if issues != nil && issues.Err() != nil {
-		first := issues.Errors()[0]
-		return nil, &policy.ExprError{Line: first.Location.Line(), Column: first.Location.Column() + 1, Message: plain(first.Message)}
-	}
-	if !ast.OutputType().IsExactType(cel.BoolType) {
-		return nil, &policy.ExprError{Line: 1, Column: 1, Message: fmt.Sprintf("the expression is %s, and has to be true or false", ast.OutputType())}
-	}
-	prg, err := e.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(costs{}), cel.EvalOptions(cel.OptOptimize))
+	e, err := theEngine()
 	if err != nil {
 		return nil, &policy.ExprError{Message: plain(err.Error())}
 	}
-	return condition{prg}, nil
+	checked, wrong, err := e.check(expr)
+	if err == nil && wrong == nil {
+		if t := checked.GetType(checked.Expr().ID()); !t.IsExactType(types.BoolType) {
+			return nil, &policy.ExprError{Line: 1, Column: 1, Message: fmt.Sprintf("the expression is %s, and has to be true or false", t)}
+		}
+		var p interpreter.InterpretableV2
+		if p, wrong, err = e.program(checked); err == nil && wrong == nil {
+			return condition{p}, nil
+		}
+	}
+	if wrong != nil {
+		return nil, &policy.ExprError{Line: wrong.Location.Line(), Column: wrong.Location.Column() + 1, Message: plain(wrong.Message)}
+	}
+	return nil, &policy.ExprError{Message: plain(err.Error())}
 }
 
 // plain is one line of a message of CEL.
@@ -128,7 +69,7 @@ func plain(s string) string {
 	return s
 }
 
-type condition struct{ prg cel.Program }
+type condition struct{ program interpreter.InterpretableV2 }
 
 // Eval implements policy.Condition.
 func (c condition) Eval(in *policy.Input) (bool, error) {
@@ -137,7 +78,7 @@ func (c condition) Eval(in *policy.Input) (bool, error) {
 		vars = &activation{in: in}
 		in.Memo = vars
 	}
-	out, _, err := c.prg.Eval(vars)
+	out, err := eval(c.program, vars)
 	if err != nil {
 		if u, ok := errors.AsType[*unknowable](err); ok {
 			return false, u
@@ -153,11 +94,11 @@ func (c condition) Eval(in *policy.Input) (bool, error) {
 
 // activation hands the variables over when they are asked for.
 type activation struct {
-	in   *policy.Input
-	args ref.Val
+	in            *policy.Input
+	args, binding any // nil until they are asked for
 }
 
-// ResolveName implements cel.Activation.
+// ResolveName implements interpreter.Activation.
 func (a *activation) ResolveName(name string) (any, bool) {
 	switch name {
 	case "tool":
@@ -165,7 +106,10 @@ func (a *activation) ResolveName(name string) (any, bool) {
 	case "mode":
 		return types.String(a.in.Mode), true
 	case "binding":
-		return Binding(a.in.Binding), true
+		if a.binding == nil {
+			a.binding = Binding(a.in.Binding)
+		}
+		return a.binding, true
 	case "args":
 		if a.args == nil {
 			a.args = types.NewStringInterfaceMap(types.DefaultTypeAdapter, object(a.in.Args))
@@ -176,7 +120,7 @@ func (a *activation) ResolveName(name string) (any, bool) {
 }
 
 // Parent implements cel.Activation.
-func (a *activation) Parent() cel.Activation { return nil }
+func (a *activation) Parent() interpreter.Activation { return nil }
 
 func object(m map[string]any) map[string]any {
 	out := make(map[string]any, len(m))
@@ -214,22 +158,4 @@ func value(v any) any {
 		return out
 	}
 	return v
-}
-
-// costs charges our functions for what they read.
-type costs struct{}
-
-// CallCost implements cost.ActualCostEstimator.
-func (costs) CallCost(_, overload string, args []ref.Val, _ ref.Val) *uint64 {
-	switch overload {
-	case "programs_string", "path_in_string_string", "host_string":
-		n := uint64(10)
-		for _, a := range args {
-			if s, ok := a.(types.String); ok {
-				n += uint64(len(s)) / 2
-			}
-		}
-		return &n
-	}
-	return nil
 }
