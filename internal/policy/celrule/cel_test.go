@@ -155,7 +155,7 @@ func TestExplosions(t *testing.T) {
 		if gone != errors.Is(err, errCost) || gone == fine && (err != nil || !yes) {
 			t.Errorf("%.90s: %v %v", expr, yes, err)
 		}
-		if took := time.Since(began); took > 20*time.Second {
+		if took := time.Since(began); took > time.Minute {
 			t.Errorf("%.90s took %s", expr, took)
 		}
 	}

@@ -163,7 +163,8 @@ func TestExplainAgreesWithTheGate(t *testing.T) {
 			e := p.Explain(s.tool)
 			switch {
 			case s.tool == "nope" || !p.InScope(s.tool):
-				if got.Verdict != call.Deny || got.Layer != "scope" || s.tool != "nope" && e.Decision.Verdict != call.Deny {
+				if got.Verdict != call.Deny || got.Layer != "scope" ||
+					s.tool != "nope" && (e.Decision.Verdict != call.Deny || e.Decision.Layer == "" || !strings.Contains(e.Decision.Rule, "(p.yaml:")) {
 					t.Fatalf("%+v: %+v, explained as %+v", s, got, e)
 				}
 			case got.Verdict != want.Verdict || got.Layer != want.Layer || got.Rule != want.Rule || !strings.Contains(got.Rule, "(p.yaml:"):
