@@ -21,7 +21,8 @@ import (
 
 // engine is the standard language and what ours has besides. It is put together
 // from the parts of cel-go, as its package cel does it, because that package
-// links what adds 3 ms to every start of the program. Safe for concurrent use.
+// links protobuf descriptors that are set up at every start of the program (200
+// KB, and 0.8 MB of binary). Safe for concurrent use.
 type engine struct {
 	parser   *parser.Parser
 	checker  *checker.Env
