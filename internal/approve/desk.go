@@ -268,9 +268,6 @@ func abandon(ctx context.Context, s Store, q Question, from State) {
 // await waits for the end of a question that can be answered.
 func (d *Desk) await(ctx context.Context, e *entry, gone <-chan struct{}) Question {
 	q := d.current(e)
-	if e.quiet {
-		return q
-	}
 	defer func() {
 		if d.over(e, Void, "the call ended") { // by a panic in Asked
 			d.keepEnd(d.current(e), Pending)

@@ -175,15 +175,15 @@ func TestAnswers(t *testing.T) {
 		if err := o.Use(o.Context(), yes.id, "delete_file", []byte(`{"path":"a.txt"}`)); err != nil {
 			o.Error(err)
 		}
-		o.is(yes2(yes, approve.Used), approve.Used)
+		o.is(now(yes, approve.Used), approve.Used)
 		if o.opened != 1 {
 			o.Errorf("the store was opened %d times", o.opened)
 		}
 	})
 }
 
-// yes2 is a with the state that it has by now.
-func yes2(a *asking, s approve.State) *asking { b := *a; b.q.State = s; return &b }
+// now is a with the state that it has by now.
+func now(a *asking, s approve.State) *asking { b := *a; b.q.State = s; return &b }
 
 // TestField51_ApprovalFitsOneCall: what a person said holds for one execution of
 // the very call they saw.
@@ -208,7 +208,7 @@ func TestField51_ApprovalFitsOneCall(t *testing.T) {
 				o.answer(a, true, "kim")
 				o.is(a, approve.Approved)
 				o.refused(o.Use(o.Context(), a.id, other.tool, other.args), "another call")
-				o.is(yes2(a, approve.Void), approve.Void)
+				o.is(now(a, approve.Void), approve.Void)
 				o.refused(o.Use(o.Context(), a.id, tool, []byte(args)), "used up or is void")
 			})
 		})
@@ -318,7 +318,7 @@ func TestPolicyChanged(t *testing.T) {
 		o.is(a, approve.Approved)
 		o.policy = "sha256:p2"
 		o.refused(o.Use(o.Context(), a.id, "t", []byte("{}")), "policy has changed")
-		o.is(yes2(a, approve.Void), approve.Void)
+		o.is(now(a, approve.Void), approve.Void)
 		b := o.ask(call("t", "{}"))
 		o.policy = "sha256:p1"
 		c := o.ask(call("t", "{}"))
@@ -352,7 +352,10 @@ func TestRemembered(t *testing.T) {
 				o.Error(err)
 			}
 			o.refused(o.Use(o.Context(), b.id, "t", []byte(`{"n":1}`)), "used up or is void")
-			o.is(yes2(b, approve.Used), approve.Used)
+			if err := o.Answer(o.Context(), b.id, approve.Answer{}); !errors.Is(err, approve.ErrUnknown) {
+				o.Errorf("%v, want ErrUnknown: what nobody was asked is not remembered", err)
+			}
+			o.is(now(b, approve.Used), approve.Used)
 		}
 		if ids[0] == ids[1] || ids[1] == ids[2] {
 			o.Errorf("ids: %v", ids)
@@ -393,7 +396,7 @@ func TestExpiryFollowsNoClock(t *testing.T) {
 			time.Sleep(time.Second)
 			o.is(b, approve.Expired)
 			o.refused(o.Use(o.Context(), a.id, "t", []byte("{}")), "expired")
-			o.is(yes2(a, approve.Void), approve.Void)
+			o.is(now(a, approve.Void), approve.Void)
 			if d := b.q.Expires.Sub(b.q.Asked); d != approve.DefaultExpiry {
 				o.Errorf("expires after %v", d)
 			}
@@ -461,7 +464,7 @@ func TestClosed(t *testing.T) {
 		}
 		o.is(yes, approve.Approved)
 		o.Close()
-		o.is(yes2(yes, approve.Void), approve.Void)
+		o.is(now(yes, approve.Void), approve.Void)
 		o.refused(o.Use(o.Context(), yes.id, "t", []byte("{}")), "used up or is void")
 		for _, args := range []string{"{}", "[]"} {
 			_, err := o.Ask(o.Context(), call("t", args))
@@ -471,6 +474,21 @@ func TestClosed(t *testing.T) {
 		if err == nil || err.Error() != "the question is settled: approved by kim at 2000-01-01T00:00:00Z (go), but the call did not run" {
 			o.Error(err)
 		}
+	})
+}
+
+// TestCloseWaits: when Close returns, the store has what there is to have.
+func TestCloseWaits(t *testing.T) {
+	inBubble(t, nil, func(o *office) {
+		a, b := o.ask(call("t", "{}")), o.ask(call("t", "[]"))
+		o.answer(b, true, "kim")
+		o.is(b, approve.Approved)
+		o.store.set(func(m *mem) { m.wait = 700 * time.Millisecond })
+		o.Close()
+		if x, y := o.store.state(a.id), o.store.state(b.id); x != approve.Void || y != approve.Void {
+			o.Errorf("the store has %s and %s", x, y)
+		}
+		o.is(a, approve.Void)
 	})
 }
 
@@ -729,7 +747,7 @@ func TestEndsWhileUseIsKept(t *testing.T) {
 				ctx, cancel := context.WithCancel(o.Context())
 				o.store.race = func() { end(o, cancel) }
 				o.refused(o.Use(ctx, a.id, "t", []byte("{}")), "cancelled before it ran")
-				o.is(yes2(a, approve.Void), approve.Void)
+				o.is(now(a, approve.Void), approve.Void)
 				cancel()
 			})
 		})
@@ -841,6 +859,23 @@ func TestHangingStore(t *testing.T) {
 			}
 			free()
 			o.is(b, approve.Void)
+
+			// It had the answer, and did not say so, when the call left.
+			c := o.ask(call("t", "{}"))
+			hang := make(chan struct{})
+			o.store.race = func() { <-hang }
+			go func() { done <- o.Answer(o.Context(), c.id, approve.Answer{Yes: true, By: "kim"}) }()
+			synctest.Wait()
+			c.stop()
+			<-c.done
+			if err := <-done; !errors.Is(err, approve.ErrSettled) {
+				o.Errorf("%v, want ErrSettled", err)
+			}
+			if got := o.store.state(c.id); got != approve.Approved {
+				o.Fatalf("the store has it as %s: this tests nothing", got)
+			}
+			close(hang)
+			o.is(c, approve.Void)
 		})
 	})
 	t.Run("Use", func(t *testing.T) {
@@ -853,7 +888,7 @@ func TestHangingStore(t *testing.T) {
 			defer cancel()
 			o.refused(o.Use(ctx, a.id, "t", []byte("{}")), "was not run")
 			free()
-			o.is(yes2(a, approve.Void), approve.Void)
+			o.is(now(a, approve.Void), approve.Void)
 		})
 	})
 	t.Run("Close", func(t *testing.T) {
@@ -870,12 +905,15 @@ func TestHangingStore(t *testing.T) {
 			}
 			<-a.done
 			<-c.done
+			if d := time.Since(start); d > 3*time.Second {
+				o.Errorf("the last Ask returned after %v", d)
+			}
 			if a.q.State != approve.Void || c.err == nil {
 				o.Errorf("%s, %v", a.q.State, c.err)
 			}
 			free()
 			o.is(a, approve.Void)
-			o.is(yes2(b, approve.Void), approve.Void)
+			o.is(now(b, approve.Void), approve.Void)
 		})
 	})
 }
