@@ -109,7 +109,7 @@ type Desk struct {
 	live   map[string]*entry
 	how    map[string]string // how a question was settled, in words
 	yes    map[identity]remembered
-	inside sync.WaitGroup // calls in Ask, and what is still being kept
+	inside sync.WaitGroup // calls in Ask, Answer and Use, and what is still being kept
 }
 
 // New returns an open desk.
