@@ -109,7 +109,7 @@ type Desk struct {
 	live   map[string]*entry
 	how    map[string]string // how a question was settled, in words
 	yes    map[identity]remembered
-	inside sync.WaitGroup // calls in Ask, and what is still being kept
+	inside sync.WaitGroup // calls in Ask, Answer and Use, and what is still being kept
 }
 
 // New returns an open desk.
@@ -268,9 +268,6 @@ func abandon(ctx context.Context, s Store, q Question, from State) {
 // await waits for the end of a question that can be answered.
 func (d *Desk) await(ctx context.Context, e *entry, gone <-chan struct{}) Question {
 	q := d.current(e)
-	if e.quiet {
-		return q
-	}
 	defer func() {
 		if d.over(e, Void, "the call ended") { // by a panic in Asked
 			d.keepEnd(d.current(e), Pending)

@@ -1,145 +1,15 @@
 package approve_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/approve"
-	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 )
-
-// office is a desk in a bubble, its store and what was told.
-type office struct {
-	*testing.T
-	*approve.Desk
-	store  *mem
-	policy string
-	clock  time.Duration // how far the wall clock is off
-	told   []string      // "asked ID", "settled ID STATE"
-	mu     sync.Mutex
-	opened int
-}
-
-// inBubble runs f with a desk, whose config is changed by change before, and
-// closes it.
-func inBubble(t *testing.T, change func(*approve.Config, *office), f func(o *office)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		o := newOffice(t, change)
-		defer func() {
-			o.Close()
-			if p := o.Pending(); len(p) > 0 {
-				t.Errorf("pending after Close: %v", p)
-			}
-		}()
-		f(o)
-	})
-}
-
-func newOffice(t *testing.T, change func(*approve.Config, *office)) *office {
-	o := &office{T: t, store: &mem{}, policy: "sha256:p1"}
-	note := func(format string, args ...any) {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.told = append(o.told, fmt.Sprintf(format, args...))
-	}
-	cfg := approve.Config{
-		Run: "r1", Workspace: "ws", Channel: "ch", User: "kim", Agent: "researcher",
-		PolicyDigest: func() string { return o.policy },
-		Open:         func(context.Context) (approve.Store, error) { o.opened++; return o.store, nil },
-		Show:         func(b []byte) []byte { return b },
-		Asked:        func(q approve.Question) { note("asked %s", q.ID) },
-		Settled:      func(q approve.Question) { note("settled %s %s", q.ID, q.State) },
-		Now:          func() time.Time { return time.Now().Add(o.clock) },
-	}
-	if change != nil {
-		change(&cfg, o)
-	}
-	o.Desk = approve.New(cfg)
-	return o
-}
-
-// asking is a call that waits.
-type asking struct {
-	id   string
-	gone chan struct{}
-	stop context.CancelFunc
-	done chan struct{}
-	q    approve.Question // after done
-	err  error
-}
-
-func call(tool, args string) approve.Call {
-	c := approve.Call{Seq: 7, Tool: tool, Effects: "write", Layer: "agent researcher", Rule: "ask: *", Reason: "because"}
-	if args != "" {
-		c.Arguments = []byte(args)
-	}
-	return c
-}
-
-// ask lets a call ask, and returns when it waits or is over.
-func (o *office) ask(c approve.Call) *asking {
-	o.Helper()
-	known := map[string]bool{}
-	for _, q := range o.Pending() {
-		known[q.ID] = true
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	a := &asking{gone: make(chan struct{}), stop: cancel, done: make(chan struct{})}
-	c.Gone = a.gone
-	go func() {
-		defer close(a.done)
-		defer cancel()
-		a.q, a.err = o.Ask(ctx, c)
-	}()
-	synctest.Wait()
-	for _, q := range o.Pending() {
-		if !known[q.ID] {
-			a.id = q.ID
-		}
-	}
-	select {
-	case <-a.done:
-		a.id = a.q.ID
-	default:
-	}
-	return a
-}
-
-func (o *office) answer(a *asking, yes bool, by string) {
-	o.Helper()
-	if err := o.Answer(o.Context(), a.id, approve.Answer{Yes: yes, By: by}); err != nil {
-		o.Fatal(err)
-	}
-}
-
-// is waits for the end of a call and checks what came of it, in memory and in
-// the store.
-func (o *office) is(a *asking, s approve.State) {
-	o.Helper()
-	<-a.done
-	synctest.Wait()
-	if a.err != nil || a.q.State != s {
-		o.Fatalf("the question is %s, %v; want %s", a.q.State, a.err, s)
-	}
-	if got := o.store.state(a.id); got != s {
-		o.Errorf("the store has it as %s, want %s", got, s)
-	}
-}
-
-func (o *office) refused(err error, text string) {
-	o.Helper()
-	r, ok := errors.AsType[*approve.Refusal](err)
-	if !ok || !strings.Contains(r.Text, text) || !strings.HasPrefix(r.Text, "refused: ") || r.Error() != r.Text {
-		o.Errorf("%v, want a refusal with %q", err, text)
-	}
-}
 
 func TestAnswers(t *testing.T) {
 	inBubble(t, nil, func(o *office) {
@@ -175,15 +45,15 @@ func TestAnswers(t *testing.T) {
 		if err := o.Use(o.Context(), yes.id, "delete_file", []byte(`{"path":"a.txt"}`)); err != nil {
 			o.Error(err)
 		}
-		o.is(yes2(yes, approve.Used), approve.Used)
+		o.is(now(yes, approve.Used), approve.Used)
 		if o.opened != 1 {
 			o.Errorf("the store was opened %d times", o.opened)
 		}
 	})
 }
 
-// yes2 is a with the state that it has by now.
-func yes2(a *asking, s approve.State) *asking { b := *a; b.q.State = s; return &b }
+// now is a with the state that it has by now.
+func now(a *asking, s approve.State) *asking { b := *a; b.q.State = s; return &b }
 
 // TestField51_ApprovalFitsOneCall: what a person said holds for one execution of
 // the very call they saw.
@@ -208,7 +78,7 @@ func TestField51_ApprovalFitsOneCall(t *testing.T) {
 				o.answer(a, true, "kim")
 				o.is(a, approve.Approved)
 				o.refused(o.Use(o.Context(), a.id, other.tool, other.args), "another call")
-				o.is(yes2(a, approve.Void), approve.Void)
+				o.is(now(a, approve.Void), approve.Void)
 				o.refused(o.Use(o.Context(), a.id, tool, []byte(args)), "used up or is void")
 			})
 		})
@@ -318,7 +188,7 @@ func TestPolicyChanged(t *testing.T) {
 		o.is(a, approve.Approved)
 		o.policy = "sha256:p2"
 		o.refused(o.Use(o.Context(), a.id, "t", []byte("{}")), "policy has changed")
-		o.is(yes2(a, approve.Void), approve.Void)
+		o.is(now(a, approve.Void), approve.Void)
 		b := o.ask(call("t", "{}"))
 		o.policy = "sha256:p1"
 		c := o.ask(call("t", "{}"))
@@ -352,7 +222,10 @@ func TestRemembered(t *testing.T) {
 				o.Error(err)
 			}
 			o.refused(o.Use(o.Context(), b.id, "t", []byte(`{"n":1}`)), "used up or is void")
-			o.is(yes2(b, approve.Used), approve.Used)
+			if err := o.Answer(o.Context(), b.id, approve.Answer{}); !errors.Is(err, approve.ErrUnknown) {
+				o.Errorf("%v, want ErrUnknown: what nobody was asked is not remembered", err)
+			}
+			o.is(now(b, approve.Used), approve.Used)
 		}
 		if ids[0] == ids[1] || ids[1] == ids[2] {
 			o.Errorf("ids: %v", ids)
@@ -393,7 +266,7 @@ func TestExpiryFollowsNoClock(t *testing.T) {
 			time.Sleep(time.Second)
 			o.is(b, approve.Expired)
 			o.refused(o.Use(o.Context(), a.id, "t", []byte("{}")), "expired")
-			o.is(yes2(a, approve.Void), approve.Void)
+			o.is(now(a, approve.Void), approve.Void)
 			if d := b.q.Expires.Sub(b.q.Asked); d != approve.DefaultExpiry {
 				o.Errorf("expires after %v", d)
 			}
@@ -461,7 +334,7 @@ func TestClosed(t *testing.T) {
 		}
 		o.is(yes, approve.Approved)
 		o.Close()
-		o.is(yes2(yes, approve.Void), approve.Void)
+		o.is(now(yes, approve.Void), approve.Void)
 		o.refused(o.Use(o.Context(), yes.id, "t", []byte("{}")), "used up or is void")
 		for _, args := range []string{"{}", "[]"} {
 			_, err := o.Ask(o.Context(), call("t", args))
@@ -471,6 +344,21 @@ func TestClosed(t *testing.T) {
 		if err == nil || err.Error() != "the question is settled: approved by kim at 2000-01-01T00:00:00Z (go), but the call did not run" {
 			o.Error(err)
 		}
+	})
+}
+
+// TestCloseWaits: when Close returns, the store has what there is to have.
+func TestCloseWaits(t *testing.T) {
+	inBubble(t, nil, func(o *office) {
+		a, b := o.ask(call("t", "{}")), o.ask(call("t", "[]"))
+		o.answer(b, true, "kim")
+		o.is(b, approve.Approved)
+		o.store.set(func(m *mem) { m.wait = 700 * time.Millisecond })
+		o.Close()
+		if x, y := o.store.state(a.id), o.store.state(b.id); x != approve.Void || y != approve.Void {
+			o.Errorf("the store has %s and %s", x, y)
+		}
+		o.is(a, approve.Void)
 	})
 }
 
@@ -568,348 +456,4 @@ func TestSecretsAreMasked(t *testing.T) {
 			o.Errorf("a note of %d bytes", len(a.q.Note))
 		}
 	})
-}
-
-func TestStoreFailures(t *testing.T) {
-	locked := fault.New(fault.Usage, "try again", "the database is busy")
-	t.Run("can't be opened, once", func(t *testing.T) {
-		fail := true
-		inBubble(t, func(c *approve.Config, o *office) {
-			open := c.Open
-			c.Open = func(ctx context.Context) (approve.Store, error) {
-				if fail {
-					return nil, errors.New("/secret/path: no such file")
-				}
-				return open(ctx)
-			}
-		}, func(o *office) {
-			_, err := o.Ask(o.Context(), call("t", "{}"))
-			o.refused(err, "could not be kept")
-			if strings.Contains(err.Error(), "secret") || !strings.Contains(errors.Unwrap(err).Error(), "secret") {
-				o.Errorf("%v around %v", err, errors.Unwrap(err))
-			}
-			fail = false
-			o.answer(o.ask(call("t", "{}")), true, "kim")
-		})
-	})
-	t.Run("an answer is not taken", func(t *testing.T) {
-		inBubble(t, nil, func(o *office) {
-			a := o.ask(call("t", "{}"))
-			o.store.set(func(m *mem) { m.err = locked })
-			err := o.Answer(o.Context(), a.id, approve.Answer{Yes: true, Remember: true, By: "kim"})
-			if !errors.Is(err, locked) || fault.HintOf(err) != "try again" || !strings.Contains(err.Error(), "still open: the database is busy") {
-				o.Errorf("%v", err)
-			}
-			if len(o.Pending()) != 1 {
-				o.Error("the question is gone")
-			}
-			o.refused(o.Use(o.Context(), a.id, "t", []byte("{}")), "nobody has approved")
-			o.store.set(func(m *mem) { m.err = nil })
-			o.answer(a, false, "kim")
-			o.is(a, approve.Denied)
-			if b := o.ask(call("t", "{}")); b.q.State != "" {
-				o.Errorf("an answer that was not taken is remembered")
-			}
-		})
-	})
-	t.Run("time is over all the same", func(t *testing.T) {
-		inBubble(t, nil, func(o *office) {
-			a := o.ask(call("t", "{}"))
-			b := o.ask(call("t", "{}"))
-			o.store.set(func(m *mem) { m.err = locked })
-			b.stop()
-			time.Sleep(approve.DefaultExpiry)
-			<-a.done
-			<-b.done
-			if a.q.State != approve.Expired || b.q.State != approve.Void {
-				o.Errorf("%s, %s", a.q.State, b.q.State)
-			}
-			if err := o.Answer(o.Context(), a.id, approve.Answer{Yes: true}); !errors.Is(err, approve.ErrSettled) {
-				o.Errorf("%v, want ErrSettled", err)
-			}
-		})
-	})
-	t.Run("what can't be kept as used does not run", func(t *testing.T) {
-		inBubble(t, nil, func(o *office) {
-			a := o.ask(call("t", "{}"))
-			o.answer(a, true, "kim")
-			o.is(a, approve.Approved)
-			o.store.set(func(m *mem) { m.err = locked })
-			err := o.Use(o.Context(), a.id, "t", []byte("{}"))
-			o.refused(err, "could not be kept")
-			if !errors.Is(err, locked) {
-				o.Errorf("%v", err)
-			}
-			o.store.set(func(m *mem) { m.err = nil })
-			o.refused(o.Use(o.Context(), a.id, "t", []byte("{}")), "used up or is void")
-		})
-	})
-	t.Run("changed past the desk", func(t *testing.T) {
-		for _, s := range []approve.State{approve.Approved, approve.Void, ""} {
-			inBubble(t, nil, func(o *office) {
-				a := o.ask(call("t", "{}"))
-				if s == "" {
-					_ = o.store.Forget(o.Context(), "r1")
-				} else {
-					_ = o.store.Settle(o.Context(), approve.Question{ID: a.id, State: s, By: "the agent"}, approve.Pending)
-				}
-				if len(o.Pending()) != 1 {
-					o.Errorf("a store in which it is %q answers for a person", s)
-				}
-				o.refused(o.Use(o.Context(), a.id, "t", []byte("{}")), "nobody has approved")
-				if err := o.Answer(o.Context(), a.id, approve.Answer{Yes: true}); !errors.Is(err, approve.ErrSettled) {
-					o.Errorf("%v, want ErrSettled", err)
-				}
-				<-a.done
-				if a.q.State != approve.Void {
-					o.Errorf("it is %s, want void", a.q.State)
-				}
-			})
-		}
-	})
-	t.Run("approved, but the store was changed before its use", func(t *testing.T) {
-		inBubble(t, nil, func(o *office) {
-			a := o.ask(call("t", "{}"))
-			o.answer(a, true, "kim")
-			o.is(a, approve.Approved)
-			_ = o.store.Settle(o.Context(), approve.Question{ID: a.id, State: approve.Void}, approve.Approved)
-			o.refused(o.Use(o.Context(), a.id, "t", []byte("{}")), "was not run")
-		})
-	})
-}
-
-// TestEndsWhileAnAnswerIsKept: the question ends in the moment between the
-// store's yes and the desk's.
-func TestEndsWhileAnAnswerIsKept(t *testing.T) {
-	for name, end := range map[string]func(o *office, a *asking){
-		"cancelled": func(_ *office, a *asking) { a.stop(); <-a.done },
-		"closed":    func(o *office, _ *asking) { go o.Close() },
-		"expired":   func(_ *office, a *asking) { time.Sleep(10 * time.Second); <-a.done },
-	} {
-		for _, yes := range []bool{true, false} {
-			t.Run(fmt.Sprint(name, yes), func(t *testing.T) {
-				inBubble(t, func(c *approve.Config, _ *office) { c.Expiry = 10 * time.Second }, func(o *office) {
-					a := o.ask(call("t", "{}"))
-					o.store.race = func() { end(o, a); time.Sleep(time.Millisecond) }
-					err := o.Answer(o.Context(), a.id, approve.Answer{Yes: yes, Remember: true, By: "kim"})
-					if !errors.Is(err, approve.ErrSettled) {
-						o.Errorf("%v, want ErrSettled", err)
-					}
-					<-a.done
-					synctest.Wait()
-					want := approve.Denied
-					if yes {
-						want = approve.Void
-					}
-					if a.q.State == approve.Approved || o.store.state(a.id) != want {
-						o.Errorf("it is %s, and in the store %s; want %s", a.q.State, o.store.state(a.id), want)
-					}
-					if name != "closed" {
-						if b := o.ask(call("t", "{}")); b.q.State != "" {
-							o.Error("an answer that was not taken is remembered")
-						}
-					}
-				})
-			})
-		}
-	}
-}
-
-// TestEndsWhileUseIsKept: the call is cancelled in the moment before it runs.
-func TestEndsWhileUseIsKept(t *testing.T) {
-	for name, end := range map[string]func(o *office, cancel func()){
-		"cancelled": func(_ *office, cancel func()) { cancel() },
-		"closed":    func(o *office, _ func()) { go o.Close(); time.Sleep(time.Millisecond) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(o *office) {
-				a := o.ask(call("t", "{}"))
-				o.answer(a, true, "kim")
-				o.is(a, approve.Approved)
-				ctx, cancel := context.WithCancel(o.Context())
-				o.store.race = func() { end(o, cancel) }
-				o.refused(o.Use(ctx, a.id, "t", []byte("{}")), "cancelled before it ran")
-				o.is(yes2(a, approve.Void), approve.Void)
-				cancel()
-			})
-		})
-	}
-}
-
-// TestSlowStore has one that answers only when its context ends.
-func TestSlowStore(t *testing.T) {
-	inBubble(t, nil, func(o *office) {
-		a := o.ask(call("t", "{}"))
-		o.store.set(func(m *mem) { m.slow = true })
-		start := time.Now()
-		if b := o.ask(call("t", "{}")); b.id != "" {
-			o.Error("asked although it was not kept")
-		} else {
-			<-b.done
-			o.refused(b.err, "could not be kept")
-		}
-		if err := o.Answer(o.Context(), a.id, approve.Answer{Yes: true}); !errors.Is(err, context.DeadlineExceeded) {
-			o.Errorf("%v", err)
-		}
-		if d := time.Since(start); d != 30*time.Second {
-			o.Errorf("two uses of the store took %v", d)
-		}
-		start = time.Now()
-		a.stop()
-		<-a.done
-		if d := time.Since(start); a.q.State != approve.Void || d > time.Second {
-			o.Errorf("%s after %v", a.q.State, d)
-		}
-		o.Close()
-		if d := time.Since(start); d > 5*time.Second {
-			o.Errorf("Close took %v", d)
-		}
-		time.Sleep(time.Minute)
-	})
-}
-
-// TestHangingStore has one that does not care about its context.
-func TestHangingStore(t *testing.T) {
-	hung := func(o *office) (free func()) {
-		hang := make(chan struct{})
-		o.store.set(func(m *mem) { m.hang = hang })
-		return func() {
-			o.store.set(func(m *mem) { m.hang = nil })
-			close(hang)
-			synctest.Wait()
-		}
-	}
-	t.Run("Ask", func(t *testing.T) {
-		inBubble(t, nil, func(o *office) {
-			free := hung(o)
-			a := o.ask(call("t", "{}"))
-			a.stop()
-			<-a.done
-			o.refused(a.err, "could not be kept")
-			free()
-			if len(o.store.list) != 1 || o.store.list[0].State != approve.Void || len(o.Pending()) != 0 {
-				o.Errorf("left behind: %+v", o.store.list)
-			}
-		})
-	})
-	t.Run("a remembered Ask", func(t *testing.T) {
-		inBubble(t, nil, func(o *office) {
-			a := o.ask(call("t", "{}"))
-			if err := o.Answer(o.Context(), a.id, approve.Answer{Yes: true, Remember: true}); err != nil {
-				o.Fatal(err)
-			}
-			free := hung(o)
-			b := o.ask(call("t", "{}"))
-			b.stop()
-			<-b.done
-			o.refused(b.err, "could not be kept")
-			free()
-			if len(o.store.list) != 2 || o.store.list[1].State != approve.Void {
-				o.Errorf("left behind: %+v", o.store.list)
-			}
-		})
-	})
-	t.Run("Answer", func(t *testing.T) {
-		inBubble(t, nil, func(o *office) {
-			a := o.ask(call("t", "{}"))
-			free := hung(o)
-			ctx, cancel := context.WithTimeout(o.Context(), time.Second)
-			defer cancel()
-			err := o.Answer(ctx, a.id, approve.Answer{Yes: true, By: "kim"})
-			if err == nil || !strings.Contains(err.Error(), "does not count") {
-				o.Errorf("%v", err)
-			}
-			if err := o.Answer(ctx, a.id, approve.Answer{Yes: true, By: "kim"}); !errors.Is(err, context.DeadlineExceeded) {
-				o.Errorf("a second answer beside one that is being kept: %v", err)
-			}
-			free()
-			if got := o.store.state(a.id); got != approve.Pending {
-				o.Errorf("an answer that was not taken is %s in the store", got)
-			}
-			o.answer(a, false, "kim")
-			o.is(a, approve.Denied)
-
-			b := o.ask(call("t", "{}"))
-			free = hung(o)
-			done := make(chan error)
-			go func() { done <- o.Answer(o.Context(), b.id, approve.Answer{Yes: true, By: "kim"}) }()
-			synctest.Wait()
-			b.stop()
-			<-b.done
-			if err := <-done; !errors.Is(err, approve.ErrSettled) {
-				o.Errorf("%v, want ErrSettled", err)
-			}
-			free()
-			o.is(b, approve.Void)
-		})
-	})
-	t.Run("Use", func(t *testing.T) {
-		inBubble(t, nil, func(o *office) {
-			a := o.ask(call("t", "{}"))
-			o.answer(a, true, "kim")
-			o.is(a, approve.Approved)
-			free := hung(o)
-			ctx, cancel := context.WithTimeout(o.Context(), time.Second)
-			defer cancel()
-			o.refused(o.Use(ctx, a.id, "t", []byte("{}")), "was not run")
-			free()
-			o.is(yes2(a, approve.Void), approve.Void)
-		})
-	})
-	t.Run("Close", func(t *testing.T) {
-		inBubble(t, nil, func(o *office) {
-			a, b := o.ask(call("t", "{}")), o.ask(call("t", "[]"))
-			o.answer(b, true, "kim")
-			o.is(b, approve.Approved)
-			free := hung(o)
-			c := o.ask(call("t", "3"))
-			start := time.Now()
-			o.Close()
-			if d := time.Since(start); d > 3*time.Second {
-				o.Errorf("Close took %v", d)
-			}
-			<-a.done
-			<-c.done
-			if a.q.State != approve.Void || c.err == nil {
-				o.Errorf("%s, %v", a.q.State, c.err)
-			}
-			free()
-			o.is(a, approve.Void)
-			o.is(yes2(b, approve.Void), approve.Void)
-		})
-	})
-}
-
-// TestClosedWhileAsking closes the desk in the moment a question is kept.
-func TestClosedWhileAsking(t *testing.T) {
-	for _, quiet := range []bool{false, true} {
-		inBubble(t, nil, func(o *office) {
-			if quiet {
-				a := o.ask(call("t", "{}"))
-				if err := o.Answer(o.Context(), a.id, approve.Answer{Yes: true, Remember: true}); err != nil {
-					o.Fatal(err)
-				}
-				o.is(a, approve.Approved)
-			}
-			hang := make(chan struct{})
-			if quiet {
-				close(hang)
-				o.store.race = func() { go o.Close(); time.Sleep(time.Millisecond) }
-			} else {
-				o.store.set(func(m *mem) { m.hang = hang })
-			}
-			a := o.ask(call("t", "{}"))
-			if !quiet {
-				go o.Close()
-				synctest.Wait()
-				o.store.set(func(m *mem) { m.hang = nil })
-				close(hang)
-			}
-			<-a.done
-			synctest.Wait()
-			if kept := o.store.list[len(o.store.list)-1]; a.err != nil || a.q.State != approve.Void || kept != a.q {
-				o.Errorf("quiet %v: %+v, %v, and in the store %+v", quiet, a.q, a.err, kept)
-			}
-		})
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -22,6 +23,7 @@ type mem struct {
 
 	err  error         // of every call that writes
 	slow bool          // every call that writes waits until its context ends
+	wait time.Duration // that every call that writes takes
 	hang chan struct{} // not nil: until it is closed, whatever the context says
 	race func()        // called once, after the next Settle succeeded
 
@@ -30,8 +32,11 @@ type mem struct {
 
 func (m *mem) enter(ctx context.Context, write bool) error {
 	m.mu.Lock()
-	err, slow, hang := m.err, m.slow, m.hang
+	err, slow, hang, wait := m.err, m.slow, m.hang, m.wait
 	m.mu.Unlock()
+	if write {
+		time.Sleep(wait)
+	}
 	if write && hang != nil {
 		<-hang
 	} else if write && slow {

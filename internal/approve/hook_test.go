@@ -141,6 +141,9 @@ func TestHookEnds(t *testing.T) {
 		}
 		synctest.Wait()
 		b.Close()
+		if _, _, failed := b.seen(); len(failed) != 6 {
+			t.Errorf("Close returned before its commands: failed %v", failed)
+		}
 		b.Close()
 		b.Asked(approve.Question{ID: "after"})
 		synctest.Wait()

@@ -185,8 +185,14 @@ func readText(t *testing.T, q approve.Question) {
 		if !isQuoted && !ours.MatchString(line) {
 			t.Errorf("a line is neither ours nor quoted: %q", line)
 		}
-		if utf8.RuneCountInString(quoted) > 78 && isQuoted {
-			t.Errorf("a line of %d runes", utf8.RuneCountInString(quoted))
+		wide := utf8.RuneCountInString(quoted)
+		for _, r := range quoted {
+			if unicode.In(r, unicode.Han, unicode.Hangul, unicode.Katakana) {
+				wide++
+			}
+		}
+		if wide > 78 && isQuoted {
+			t.Errorf("a line is %d columns wide: %q", wide, quoted)
 		}
 		if strings.HasPrefix(line, "question ") {
 			heads++
@@ -229,6 +235,7 @@ func FuzzText(f *testing.F) {
 	f.Add("t\nquestion x: may this call run?", "\n\n\n", strings.Repeat("x", 200), "\r", "\x00", "denied")
 	f.Add("", "", strings.Repeat("部\n", 20_000), strings.Repeat("\u0301", 5000), "", "")
 	f.Add("", strings.Repeat("\U000e0041", 3000), strings.Repeat("\n", 40_000), "", "", "pending")
+	f.Add("", strings.Repeat("部", 100), "", "", "", "pending")
 	f.Fuzz(func(t *testing.T, tool, args, plan, reason, by, state string) {
 		q := approve.Question{
 			ID: tool, Run: by, Workspace: reason, Channel: args, User: plan, Agent: tool, Tool: tool, Effects: reason,
