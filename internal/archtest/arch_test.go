@@ -101,6 +101,7 @@ func TestArrows(t *testing.T) {
 			module + "/internal/cli":                   {"cmd/drawbridge"},
 			module + "/internal/store/sqlite":          {"internal/session", "internal/cli"},
 			module + "/internal/builtin":               {"internal/session"},
+			module + "/internal/control":               {"internal/session", "internal/cli"},
 		} {
 			for name, p := range pkgs {
 				for _, i := range p.Imports {
