@@ -134,7 +134,7 @@ run's scope and refusing every other call before anything executes.
 	})
 	root.PersistentFlags().StringVar(&a.stateDir, "state-dir", "", "where records and memory are kept (default $XDG_STATE_HOME/drawbridge)")
 	root.AddCommand(a.runCommand(), a.execCommand(), graceful(a.demoCommand()), graceful(a.benchCommand()), a.memoryCommand(),
-		a.auditCommand(), a.runsCommand(), a.policyCommand(), a.initCommand(), a.doctorCommand(), a.versionCommand())
+		a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.auditCommand(), a.runsCommand(), a.policyCommand(), a.initCommand(), a.doctorCommand(), a.versionCommand())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	usage(root)

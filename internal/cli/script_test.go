@@ -15,6 +15,7 @@ func TestMain(m *testing.M) {
 	drawbridge.Helper()
 	testscript.Main(m, map[string]func(){
 		"drawbridge": func() { os.Exit(Main()) },
+		"waiting":    waitingRun,
 	})
 }
 

@@ -186,7 +186,7 @@ func (d *Dir) Begin(m Meta) (*Run, error) {
 }
 
 // Path is the folder of the run.
-func (r *Run) Path() string { return filepath.Join(r.dir.runs(), r.Meta.ID) }
+func (r *Run) Path() string { return r.dir.Folder(r.Meta.ID) }
 
 // File is a file in the folder of the run.
 func (r *Run) File(name string) string { return filepath.Join(r.Path(), name) }
@@ -259,6 +259,26 @@ func (d *Dir) Runs() ([]Meta, error) {
 	slices.SortStableFunc(list, func(a, b Meta) int { return a.Started.Compare(b.Started) })
 	return list, nil
 }
+
+// Live lists the runs that are alive, oldest first. Those of another state
+// directory are not seen. Never nil.
+func (d *Dir) Live() ([]Meta, error) {
+	entries, err := os.ReadDir(d.live())
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Usage, "", "list live runs")
+	}
+	list := []Meta{}
+	for _, e := range entries {
+		if runID().MatchString(e.Name()) && d.alive(e.Name()) {
+			list = append(list, d.loadAny(e.Name()))
+		}
+	}
+	slices.SortStableFunc(list, func(a, b Meta) int { return a.Started.Compare(b.Started) })
+	return list, nil
+}
+
+// Folder is where the run with that id keeps its files, if there is one.
+func (d *Dir) Folder(id string) string { return filepath.Join(d.runs(), id) }
 
 // ids are the names in runs/ that can be a run's, sorted.
 func (d *Dir) ids() ([]string, error) {
