@@ -147,7 +147,7 @@ func (s *questions) one(q approve.Question) {
 		_ = enc.Encode(q)
 		return
 	}
-	fmt.Fprintf(s.out, "%s\n\n", strings.TrimRight(questionText(q), "\n"))
+	fmt.Fprintf(s.out, "%s\n\n", strings.TrimRight(q.Text(), "\n"))
 }
 
 // watch returns when what can't get better goes wrong; an interrupt ends the
@@ -205,28 +205,54 @@ func (s *questions) all(ctx context.Context, dir *state.Dir, run string) error {
 	return w.Flush()
 }
 
-// recorded are the questions on record, of all runs or of one.
-func recorded(ctx context.Context, dir *state.Dir, run string) ([]approve.Question, error) {
+// recorded are the questions on record, of all runs or of one. What a run that
+// is over left open is Void.
+func recorded(ctx context.Context, dir *state.Dir, run string) (list []approve.Question, err error) {
+	err = kept(ctx, dir, func(store approve.Store) error {
+		if list, err = store.Questions(ctx, run, false); err != nil {
+			return err
+		}
+		live, err := dir.Live()
+		if err != nil {
+			return err
+		}
+		for i, q := range list {
+			if q.State != approve.Pending && q.State != approve.Approved || slices.ContainsFunc(live, func(m state.Meta) bool { return m.ID == q.Run }) {
+				continue
+			}
+			// Its run may have settled it before it ended.
+			if q, err = store.Question(ctx, q.ID); err != nil {
+				return err
+			}
+			list[i] = void(q)
+		}
+		return nil
+	})
+	return list, err
+}
+
+// void is a question of a run that is over as it stands by now. What is approved
+// and not marked as used has not run.
+func void(q approve.Question) approve.Question {
+	switch q.State {
+	case approve.Pending:
+		q.State, q.Note = approve.Void, "its run is over"
+	case approve.Approved:
+		q.State = approve.Void
+	}
+	return q
+}
+
+// kept lets f use the questions on record. Where there is no database, none is
+// made for a look.
+func kept(ctx context.Context, dir *state.Dir, f func(approve.Store) error) error {
 	if _, err := os.Lstat(dir.Database()); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // and none is made for a look
+		return nil
 	}
 	db, err := sqlite.Open(ctx, dir.Database())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer db.Close()
-	keeper, ok := any(db).(interface{ Questions() approve.Store })
-	if !ok {
-		return nil, fault.New(fault.Usage, "without --all the waiting ones are shown", "settled questions are not kept yet")
-	}
-	return keeper.Questions().Questions(ctx, run, false)
-}
-
-// questionText is what a person reads of a question.
-func questionText(q approve.Question) string {
-	if t, ok := any(q).(interface{ Text() string }); ok {
-		return t.Text()
-	}
-	return fmt.Sprintf("question %s\n  run %s: %s\n  | %s\n  drawbridge approve %s\n  drawbridge deny %s --reason ...",
-		q.ID, q.Run, line(q.Tool, 80), line(q.Arguments, 2000), q.ID, q.ID)
+	return f(db.Questions())
 }
