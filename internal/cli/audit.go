@@ -214,8 +214,11 @@ func describe(r audit.Record) string {
 	case audit.Begin:
 		return head + fmt.Sprintf("%s %s (%s, by %s%s)", tool, arguments(r), r.Decision, r.Layer, opt(" ", line(r.Rule, 80)))
 	case audit.Answer:
-		return head + fmt.Sprintf("to line %d: %s, question %s%s%s", r.Call, r.Decision, line(r.Rule, 80), opt(", ", line(r.Detail, 80)), opt(": ", line(r.Reason, 400)))
+		return head + answered(r)
 	case audit.End:
+		if r.Outcome == audit.Denied {
+			return head + fmt.Sprintf("%s of line %d: not run (denied)", tool, r.Call)
+		}
 		return head + fmt.Sprintf("%s of line %d: %s, %.1f ms, %d bytes", tool, r.Call, r.Outcome, float64(r.Micros)/1000, r.ResultSize)
 	case audit.Refused:
 		return head + fmt.Sprintf("%s %s: %s%s: %s", tool, arguments(r), r.Layer, opt(" ", line(r.Rule, 80)), line(r.Reason, 400))
@@ -227,6 +230,19 @@ func describe(r audit.Record) string {
 		return head + line(strings.Join(totals, ", "), 1000)
 	}
 	return head + line(r.What, 80) + opt(": ", line(r.Detail, 400))
+}
+
+// answered is what a person said, or that nobody did.
+func answered(r audit.Record) string {
+	said := "no"
+	if r.Decision == string(call.Allow) {
+		said = "yes"
+	}
+	said = fmt.Sprintf("%s to line %d, question %s", said, r.Call, line(r.Rule, 80))
+	if r.Detail == "expired" {
+		return said + ": nobody answered in time"
+	}
+	return said + opt(", by ", line(r.Detail, 80)) + opt(": ", line(r.Reason, 400))
 }
 
 func arguments(r audit.Record) string {
