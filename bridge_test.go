@@ -149,6 +149,37 @@ func TestPromise2_RecordBeforeEffect(t *testing.T) {
 	}
 }
 
+// A tool of the embedder's that never looks at its context keeps nobody: its
+// client is answered, others are served, and the record names it.
+func TestField73_ToolThatNeverReturns(t *testing.T) {
+	release := make(chan struct{})
+	stuck := func(context.Context, drawbridge.Binding, json.RawMessage) (drawbridge.ToolResult, error) {
+		<-release
+		return drawbridge.ToolResult{Text: "too late"}, nil
+	}
+	b := drawbridgetest.Start(t, drawbridge.Config{
+		Tools:  []drawbridge.Tool{{Name: "stuck", Effects: drawbridge.Read, Run: stuck}, echo("echo", drawbridge.Read, nil)},
+		Allow:  []string{"*"},
+		Limits: drawbridge.Limits{Call: 10 * time.Millisecond, Grace: 10 * time.Millisecond},
+	})
+	defer close(release)
+	const says = "the call took longer than a call may take, and was stopped"
+	for range 3 {
+		if status, body := drawbridgetest.Post(t, b, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"stuck"}}`); status != 200 || !strings.Contains(body, says) {
+			t.Errorf("%d %s", status, body)
+		}
+		if status, body := drawbridgetest.Post(t, b, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`); status != 200 || strings.Contains(body, "isError") {
+			t.Errorf("%d %s", status, body)
+		}
+	}
+	if res, err := b.Call(t.Context(), "stuck", nil); err != nil || !res.IsError || res.Text != says {
+		t.Errorf("%+v %v", res, err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestContextClosesTheBridge(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	b, err := drawbridge.Start(ctx, drawbridge.Config{StateDir: filepath.Join(t.TempDir(), "state")})

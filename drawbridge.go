@@ -45,10 +45,11 @@ import (
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/proc"
 	"github.com/drawbridge-mcp/drawbridge/internal/session"
+	"github.com/drawbridge-mcp/drawbridge/internal/version"
 )
 
 // Version of this module, as it stands in records and in `drawbridge version`.
-const Version = "0.1.0"
+const Version = version.Version
 
 // Helper must be the first line of main, and of TestMain, in a program that
 // calls [Run] or allows execute_command. Run starts this same program again as
@@ -81,8 +82,11 @@ const (
 
 // Tool is one function of yours that a run may be given.
 type Tool struct {
-	// Name is 1 to 64 of A-Z a-z 0-9 _ -. The model sees mcp__server__name,
-	// which has to fit 64 characters too.
+	// Name is best of A-Z a-z 0-9 _ -, so that mcp__server__name, which the
+	// model sees, fits 64 characters. Any other name of up to 128 bytes (of what
+	// can be read, without / and *) is listed by an alias that never changes and
+	// that no other tool has; Config.Allow and Bridge.Call take the name itself,
+	// or in Allow a pattern where it has other characters than A-Z a-z 0-9 _ - .
 	Name        string
 	Description string // for the model
 	// InputSchema is a JSON Schema object with "type": "object". Empty is an
@@ -113,10 +117,13 @@ type ToolResult struct {
 // Limits bound a run. A limit refuses calls, in words the model can read, and
 // ends nothing. A negative one is an error.
 type Limits struct {
-	Calls      int64         // executed calls; 0 is no limit
-	Concurrent int           // calls at once; 0 is 32
-	Output     int           // bytes of one result; 0 is 64 KiB
-	Call       time.Duration // time one call may take; 0 is 10 minutes
+	Calls      int64 // executed calls; 0 is no limit
+	Concurrent int   // calls at once; 0 is 32
+	Output     int   // bytes of one result; 0 is 64 KiB
+	// Total is how many bytes all results may have together; 0 is no limit. The
+	// result that crosses it is delivered, and further calls are refused.
+	Total int64
+	Call  time.Duration // time one call may take; 0 is 10 minutes
 	// Grace is how long a cancelled tool may take to return. After it the call
 	// is recorded as abandoned and nothing it returns is delivered. 0 is 5 s.
 	Grace time.Duration

@@ -51,6 +51,7 @@ const (
 	Panic      Outcome = "panic"      // the tool panicked
 	Cancelled  Outcome = "cancelled"  // the client or the end of the run cancelled it
 	Abandoned  Outcome = "abandoned"  // it was still running when the run ended
+	Denied     Outcome = "denied"     // a person said no, nobody answered in time, or the yes did not hold: it did not run
 	Unrecorded Outcome = "unrecorded" // its line could not be written, so it did not run
 )
 

@@ -90,6 +90,9 @@ func run(ctx context.Context, binary string, rounds, tries int) (void bool, err 
 	if err := l.memory(ctx, binary, dir); err != nil {
 		return false, err
 	}
+	if err := l.policy(); err != nil {
+		return false, err
+	}
 	if err := l.command(ctx, binary); err != nil {
 		return false, err
 	}

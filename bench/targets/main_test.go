@@ -105,3 +105,35 @@ func TestNotes(t *testing.T) {
 		t.Errorf("%d of them have the rare word", n)
 	}
 }
+
+// The policies that are measured are whole, and every rule of them is judged.
+func TestMeasuredPolicies(t *testing.T) {
+	names := toolNames(200)
+	for everywhere, concerned := range map[bool]int{false: 200 * 4, true: 200 * 20} {
+		text := policyText(names, everywhere)
+		p, err := policyOf(text, names)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(text, "then: deny"); n != 20 {
+			t.Errorf("%d rules", n)
+		}
+		n := 0
+		for _, name := range names[:200] {
+			n += len(p.Explain(name).Depends)
+		}
+		if n < concerned || everywhere && n != concerned {
+			t.Errorf("%d times a rule concerns a tool, want %d", n, concerned)
+		}
+		if p.InScope("other_a") {
+			t.Error("the channel's layer is not there")
+		}
+	}
+	var l list
+	if err := l.policy(); err != nil || len(l) != 3 {
+		t.Errorf("%v %+v", err, l)
+	}
+	var out strings.Builder
+	_ = l.write(&out)
+	t.Log(out.String())
+}

@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/drawbridge-mcp/drawbridge"
+	_ "github.com/drawbridge-mcp/drawbridge/cmd/drawbridge/internal/early"
 	"github.com/drawbridge-mcp/drawbridge/internal/cli"
 )
 

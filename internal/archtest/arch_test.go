@@ -5,12 +5,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -81,6 +85,21 @@ func TestArrows(t *testing.T) {
 			}
 		}
 	})
+	t.Run("early imports next to nothing", func(t *testing.T) {
+		for _, d := range pkgs["cmd/drawbridge/internal/early"].Deps {
+			if first, _, _ := strings.Cut(d, "/"); strings.Contains(first, ".") &&
+				!slices.Contains([]string{"golang.org/x/sys/unix", module + "/internal/proc", module + "/internal/version"}, d) {
+				t.Errorf("early depends on %s, which is initialised before it", d)
+			}
+		}
+	})
+	t.Run("approve imports call and fault only", func(t *testing.T) {
+		for _, in := range pkgs["internal/approve"].inside() {
+			if in != "internal/call" && in != "internal/fault" {
+				t.Errorf("approve imports %s", in)
+			}
+		}
+	})
 	t.Run("audit is standard library only", func(t *testing.T) {
 		for _, d := range pkgs["audit"].Deps {
 			if strings.Contains(strings.Split(d, "/")[0], ".") {
@@ -95,12 +114,19 @@ func TestArrows(t *testing.T) {
 			"github.com/modelcontextprotocol/go-sdk":   {"internal/endpoint", "internal/upstream"},
 			"github.com/santhosh-tekuri/jsonschema/v6": {"internal/catalogue"},
 			"go.opentelemetry.io/otel/exporters":       {"internal/telemetry"},
+			"cel.dev/cel-go":                           {"internal/policy/celrule"},
+			"mvdan.cc/sh/v3":                           {"internal/policy/celrule"},
+			"go.yaml.in/yaml/v4":                       {"internal/policy/policyfile"},
+			"cel.dev/cel-go/cel":                       {}, // its parts are enough, and set up less at every start
+			module + "/internal/policy/celrule":        {"internal/cli", "bench/targets"},
+			module + "/internal/policy/policyfile":     {"internal/cli", "bench/targets"},
 			module + "/internal/gate":                  {"internal/session"},
 			module + "/internal/endpoint":              {"internal/session"},
 			module + "/internal/session":               {"", "internal/cli"},
 			module + "/internal/cli":                   {"cmd/drawbridge"},
 			module + "/internal/store/sqlite":          {"internal/session", "internal/cli"},
 			module + "/internal/builtin":               {"internal/session"},
+			module + "/internal/approve":               {"internal/session", "internal/cli", "internal/control", "internal/store/sqlite", "internal/store/storetest"},
 			module + "/internal/control":               {"internal/session", "internal/cli"},
 		} {
 			for name, p := range pkgs {
@@ -114,7 +140,8 @@ func TestArrows(t *testing.T) {
 	})
 	t.Run("embedding stays light", func(t *testing.T) {
 		for _, d := range pkgs[""].Deps {
-			for _, heavy := range []string{"github.com/spf13/cobra", "go.opentelemetry.io/otel/exporters", "github.com/modelcontextprotocol/go-sdk", "testing"} {
+			for _, heavy := range []string{"github.com/spf13/cobra", "go.opentelemetry.io/otel/exporters", "github.com/modelcontextprotocol/go-sdk",
+				"cel.dev/cel-go", "mvdan.cc/sh/v3", "go.yaml.in/yaml/v4", "testing"} {
 				if d == heavy || strings.HasPrefix(d, heavy+"/") {
 					t.Errorf("the root package links %s", d)
 				}
@@ -158,6 +185,47 @@ func TestOneCallerOfTools(t *testing.T) {
 	}
 	if len(found) != 1 || found[0] != "internal/gate/run.go" {
 		t.Errorf("tools are called from %v, want internal/gate/run.go alone", found)
+	}
+}
+
+// The words of a question are for everybody who shows one. Its answering side is
+// the run's own: what else could answer would be a way around the person.
+func TestOneHolderOfTheDesk(t *testing.T) {
+	words := []string{"Question", "State", "Answer", "Store", "Pending", "Approved", "Denied", "Expired", "Void", "Used",
+		"ErrUnknown", "ErrSettled", "Visible", "MaxArguments", "MaxPlan"}
+	for name, p := range load(t) {
+		if name == "internal/approve" || name == "internal/session" {
+			continue
+		}
+		for _, file := range p.GoFiles {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, file), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			as := ""
+			for _, i := range f.Imports {
+				if i.Path.Value == strconv.Quote(module+"/internal/approve") {
+					as = "approve"
+					if i.Name != nil {
+						as = i.Name.Name
+					}
+				}
+			}
+			if as == "" {
+				continue
+			}
+			if as == "." {
+				t.Errorf("%s/%s imports approve into its own names", name, file)
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if s, ok := n.(*ast.SelectorExpr); ok {
+					if x, ok := s.X.(*ast.Ident); ok && x.Name == as && !slices.Contains(words, s.Sel.Name) {
+						t.Errorf("%s/%s uses approve.%s", name, file, s.Sel.Name)
+					}
+				}
+				return true
+			})
+		}
 	}
 }
 

@@ -40,9 +40,17 @@ type Request struct {
 	// was absent or null. The tool receives these very bytes.
 	Arguments []byte
 	Origin    Origin
-	// Attached reports whether whoever asked still waits for the answer. nil
-	// means always.
-	Attached func() bool
+	// Gone is closed when nobody waits for the answer any more: the call does
+	// not run then, if it has not begun. nil is never.
+	Gone <-chan struct{}
+	// Late lets the tool run on the goroutine of whoever asks, which is quicker
+	// and can be kept by a function that does not come back. It gets the answer,
+	// once and from another goroutine, where the time of such a call is over;
+	// what is returned later, if anything ever is, is to be thrown away. It is
+	// called on the same goroutine where the function ends that with
+	// runtime.Goexit. nil: the tool runs on a goroutine of its own, and whoever
+	// asks is answered by returning, always.
+	Late func(Result)
 }
 
 // Tool is one entry of a catalogue.
@@ -81,6 +89,29 @@ type Decision struct {
 	Rule    string
 	// Reason is shown to the model with a denial. Never empty for Ask and Deny.
 	Reason string
+}
+
+// Question is a call that a person must be asked about before it runs.
+type Question struct {
+	Seq       int64 // of the call's Begin line
+	Tool      *Tool
+	Arguments []byte // the very bytes that will run; nil where the request had none
+	Decision  Decision
+	Gone      <-chan struct{} // as in the request
+}
+
+// Answer is what came of a Question.
+type Answer struct {
+	ID  string // names the question; "" where it could not be asked
+	Yes bool
+	// By says who answered, or why nobody did: "expired".
+	By string
+	// Reason is the person's own words, "" for none; where it could not be
+	// asked, why, in words for the model.
+	Reason string
+	// Ended says that the question was taken back, because the client, the call
+	// or the run is gone.
+	Ended bool
 }
 
 // Result is what a tool answered.

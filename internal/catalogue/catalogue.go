@@ -31,15 +31,15 @@ type Catalogue struct {
 	names []string
 }
 
-// New checks and freezes tools. A name that stands twice, a name no model API
-// takes, a schema that is not one and a tool without a function are errors of
+// New checks and freezes tools. A name that stands twice, one that can't be
+// read, a schema that is not one and a tool without a function are errors of
 // kind Usage that name the tool. No schema is one that takes any object, and no
 // effects are Destructive: the strictest.
 func New(tools ...call.Tool) (*Catalogue, error) {
 	c := &Catalogue{tools: make(map[string]*call.Tool, len(tools))}
 	for _, t := range tools {
-		if !toolName().MatchString(t.Name) {
-			return nil, fault.New(fault.Usage, "use 1 to 64 of the characters A-Z a-z 0-9 _ -", "tool name %q is not valid", call.Clip(t.Name))
+		if !checkName(t.Name) {
+			return nil, fault.New(fault.Usage, "use 1 to 128 bytes of what can be read, best A-Z a-z 0-9 _ -, without / and * and without blanks at its ends", "tool name %q is not valid", call.Clip(t.Name))
 		}
 		if _, dup := c.tools[t.Name]; dup {
 			return nil, fault.New(fault.Usage, "give each tool a name of its own; built-in tools keep theirs", "tool %q is defined twice", t.Name)
@@ -85,29 +85,28 @@ func CheckServer(name string) error {
 
 // Scope is the part of a catalogue one run may see and call.
 type Scope struct {
-	tools  map[string]*call.Tool
+	tools  map[string]*call.Tool // by exposed name, and by the tool's own
 	names  []string
 	list   []byte
 	digest string
 }
 
-// Scope keeps the tools allowed says yes to. server is only used to check that
-// every name fits the model APIs once it is spelled mcp__server__tool; one that
-// does not is an error of kind Usage, and is never shortened: two names could
-// become one.
+// Scope keeps the tools allowed says yes to, by their own names. They are listed
+// by the names Expose gives all tools of c beside server.
 func (c *Catalogue) Scope(server string, allowed func(name string) bool) (*Scope, error) {
 	s := &Scope{tools: map[string]*call.Tool{}, names: []string{}}
+	for name, exposed := range Expose(server, c.names) {
+		if allowed(name) {
+			s.tools[exposed] = c.tools[name]
+			s.names = append(s.names, exposed)
+		}
+	}
+	slices.Sort(s.names)
 	var list bytes.Buffer
 	list.WriteByte('[')
-	for _, name := range c.names {
-		if !allowed(name) {
-			continue
-		}
-		if full := "mcp__" + server + "__" + name; len(full) > MaxName {
-			return nil, fault.New(fault.Usage, "shorten the server name or the tool name", "tool %q is %d characters as the model sees it (%s), and model APIs take %d", name, len(full), full, MaxName)
-		}
-		t := c.tools[name]
-		def, err := definition(t)
+	for _, exposed := range s.names {
+		t := s.tools[exposed]
+		def, err := definition(exposed, t)
 		if err != nil {
 			return nil, err
 		}
@@ -115,8 +114,11 @@ func (c *Catalogue) Scope(server string, allowed func(name string) bool) (*Scope
 			list.WriteByte(',')
 		}
 		list.Write(def)
-		s.tools[name] = t
-		s.names = append(s.names, name)
+	}
+	for _, exposed := range s.names {
+		// A name that has an alias is no exposed name of any other tool: either
+		// model APIs would not take it, or it is too long to be one.
+		s.tools[s.tools[exposed].Name] = s.tools[exposed]
 	}
 	list.WriteByte(']')
 	s.list = list.Bytes()
@@ -125,13 +127,13 @@ func (c *Catalogue) Scope(server string, allowed func(name string) bool) (*Scope
 	return s, nil
 }
 
-// Lookup finds a tool by its exact name.
+// Lookup finds a tool by the exact name it is listed by, or by its own.
 func (s *Scope) Lookup(name string) (*call.Tool, bool) {
 	t, ok := s.tools[name]
 	return t, ok
 }
 
-// Names lists the scope, sorted. Never nil.
+// Names lists the exposed names of the scope, sorted. Never nil.
 func (s *Scope) Names() []string { return slices.Clone(s.names) }
 
 // List is the JSON array of definitions as tools/list answers it, in the order
@@ -141,7 +143,7 @@ func (s *Scope) List() []byte { return s.list }
 // Digest is over List.
 func (s *Scope) Digest() string { return s.digest }
 
-func definition(t *call.Tool) ([]byte, error) {
+func definition(exposed string, t *call.Tool) ([]byte, error) {
 	type annotations struct {
 		ReadOnly    bool `json:"readOnlyHint"`
 		Destructive bool `json:"destructiveHint"`
@@ -154,7 +156,7 @@ func definition(t *call.Tool) ([]byte, error) {
 		Description string          `json:"description,omitempty"`
 		InputSchema json.RawMessage `json:"inputSchema"`
 		Annotations annotations     `json:"annotations"`
-	}{t.Name, t.Description, t.InputSchema, annotations{t.Effects == call.Read, t.Effects == call.Destructive}})
+	}{exposed, t.Description, t.InputSchema, annotations{t.Effects == call.Read, t.Effects == call.Destructive}})
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Usage, "", "definition of tool %q", t.Name)
 	}

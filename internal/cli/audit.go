@@ -213,6 +213,8 @@ func describe(r audit.Record) string {
 			r.Run.ID, line(r.Run.Agent, 80), line(r.Run.Workspace, 80), line(r.Run.Channel, 80), line(r.Run.User, 80), r.Run.Level, line(strings.Join(r.Run.Scope, " "), 2000))
 	case audit.Begin:
 		return head + fmt.Sprintf("%s %s (%s, by %s%s)", tool, arguments(r), r.Decision, r.Layer, opt(" ", line(r.Rule, 80)))
+	case audit.Answer:
+		return head + fmt.Sprintf("to line %d: %s, question %s%s%s", r.Call, r.Decision, line(r.Rule, 80), opt(", ", line(r.Detail, 80)), opt(": ", line(r.Reason, 400)))
 	case audit.End:
 		return head + fmt.Sprintf("%s of line %d: %s, %.1f ms, %d bytes", tool, r.Call, r.Outcome, float64(r.Micros)/1000, r.ResultSize)
 	case audit.Refused:

@@ -75,9 +75,15 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	if code, ok := errors.AsType[exitCode](err); ok {
 		return int(code)
 	}
-	a.say("error", err.Error())
-	if hint := fault.HintOf(err); hint != "" {
-		a.say("hint", hint)
+	all := []error{err}
+	if list, ok := err.(interface{ Unwrap() []error }); ok {
+		all = list.Unwrap()
+	}
+	for _, err := range all {
+		a.say("error", err.Error())
+		if hint := fault.HintOf(err); hint != "" {
+			a.say("hint", hint)
+		}
 	}
 	return int(fault.KindOf(err))
 }
@@ -128,7 +134,7 @@ run's scope and refusing every other call before anything executes.
 	})
 	root.PersistentFlags().StringVar(&a.stateDir, "state-dir", "", "where records and memory are kept (default $XDG_STATE_HOME/drawbridge)")
 	root.AddCommand(a.runCommand(), a.execCommand(), graceful(a.demoCommand()), graceful(a.benchCommand()), a.memoryCommand(),
-		a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.auditCommand(), a.runsCommand(), a.doctorCommand(), a.versionCommand())
+		a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.auditCommand(), a.runsCommand(), a.policyCommand(), a.initCommand(), a.doctorCommand(), a.versionCommand())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	usage(root)

@@ -10,8 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/drawbridge-mcp/drawbridge"
-	"github.com/drawbridge-mcp/drawbridge/internal/call"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/session"
 )
@@ -41,7 +39,7 @@ started, 5 where the record is incomplete.`,
 			if len(words) == 0 {
 				return fault.New(fault.Usage, "give a program after --", "nothing to run")
 			}
-			base, err := scope.config(c, a)
+			chosen, err := scope.choose(a, c)
 			if err != nil {
 				return err
 			}
@@ -60,12 +58,13 @@ started, 5 where the record is incomplete.`,
 			defer forget()
 			ctx, stop := untilSignal(c.Context(), syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
-			s, err := session.New(context.Background(), session.Config{
-				Binding: call.Binding{Workspace: base.Binding.Workspace, Channel: base.Binding.Channel, User: base.Binding.User, Agent: filepath.Base(path)},
-				Server:  base.Server, Builtins: base.Builtins, Allow: base.Allow, Folder: base.Folder, StateDir: base.StateDir,
-				SandboxOff: base.SandboxOff, Version: "drawbridge " + drawbridge.Version, Limits: session.Limits(base.Limits),
-				Program: &session.Program{Path: path, Args: words, RequireReady: requireReady},
-			})
+			cfg := chosen.cfg
+			if cfg.Binding.Agent == "" {
+				cfg.Binding.Agent = filepath.Base(path)
+			}
+			cfg.Program = &session.Program{Path: path, Args: words, RequireReady: requireReady}
+			chosen.say(a)
+			s, err := session.New(context.Background(), cfg)
 			if err != nil {
 				return err
 			}

@@ -1,119 +1,29 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/user"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
-	"github.com/drawbridge-mcp/drawbridge"
 	"github.com/drawbridge-mcp/drawbridge/internal/agent"
 	"github.com/drawbridge-mcp/drawbridge/internal/event"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/session"
 )
 
-// scopeFlags are what run and exec have in common: whom the run works for and
-// what it may call.
-type scopeFlags struct {
-	workspace, channel, user, folder, server, sandbox string
-	allow                                             []string
-	maxCalls                                          int64
-	maxOutput                                         int
-	callTimeout                                       time.Duration
-}
-
-func (f *scopeFlags) add(c *cobra.Command) {
-	fl := c.Flags()
-	fl.StringVar(&f.workspace, "workspace", "default", "workspace the run is bound to: whose memory it sees")
-	fl.StringVar(&f.channel, "channel", "", "channel the run is bound to")
-	fl.StringVar(&f.user, "user", "", "user the run is bound to (default: you)")
-	fl.StringVar(&f.folder, "folder", ".", "folder the run works in; the file tools can't leave it")
-	fl.StringArrayVar(&f.allow, "allow", nil, "tools the run may see and call: names, or patterns with *, separated by commas; nothing is allowed by default")
-	fl.StringVar(&f.server, "server-name", "drawbridge", "the middle of the tool name the model sees, mcp__NAME__tool")
-	fl.StringVar(&f.sandbox, "sandbox", "", `"off" accepts that execute_command runs unconfined`)
-	fl.Int64Var(&f.maxCalls, "max-calls", 0, "tool calls the run may make; further ones are refused (0: no limit)")
-	fl.IntVar(&f.maxOutput, "max-output", 64<<10, "bytes of one tool result; the middle of a longer one is left out")
-	fl.DurationVar(&f.callTimeout, "call-timeout", 10*time.Minute, "time one tool call may take")
-	complete(c, "allow", session.Builtins())
-	complete(c, "sandbox", []string{"off"})
-}
-
-// complete tells shell completion the values of a flag of c.
-func complete(c *cobra.Command, flag string, values []string) {
-	_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // it fails for a flag that is not there, or twice
-}
-
-func (f *scopeFlags) config(c *cobra.Command, a *app) (drawbridge.Config, error) {
-	var cfg drawbridge.Config
-	if f.sandbox != "" && f.sandbox != "off" {
-		return cfg, fault.New(fault.Usage, "this version has no sandbox yet; --sandbox=off accepts that", "--sandbox %q is not known", f.sandbox)
-	}
-	if err := notNegative(c); err != nil {
-		return cfg, err
-	}
-	for _, name := range []string{"workspace", "timeout", "ready-timeout", "idle-timeout", "call-timeout", "max-output"} {
-		if fl := c.Flags().Lookup(name); fl != nil && fl.Changed && (fl.Value.String() == "" || fl.Value.String() == "0" || fl.Value.String() == "0s") {
-			return cfg, fault.New(fault.Usage, "give a value, or leave the flag out", "--%s is %q", name, fl.Value)
-		}
-	}
-	if f.user == "" {
-		f.user = currentUser()
-	}
-	for _, list := range f.allow {
-		for _, name := range strings.Split(list, ",") {
-			cfg.Allow = append(cfg.Allow, strings.TrimSpace(name))
-		}
-	}
-	cfg.Binding = drawbridge.Binding{Workspace: f.workspace, Channel: f.channel, User: f.user}
-	cfg.Server, cfg.Folder, cfg.StateDir = f.server, f.folder, a.stateDir
-	cfg.Builtins = session.Builtins()
-	cfg.SandboxOff = f.sandbox == "off"
-	cfg.Limits = drawbridge.Limits{Calls: f.maxCalls, Output: f.maxOutput, Call: f.callTimeout}
-	// A file in a folder is never read by itself: a cloned repository must not
-	// say what may run.
-	if _, err := os.Lstat(filepath.Join(f.folder, "drawbridge.yaml")); err == nil {
-		fmt.Fprintln(a.err, "drawbridge: hint: drawbridge.yaml in the folder is not read: this version has no policy file, the command line is the whole policy")
-	}
-	if cfg.SandboxOff {
-		fmt.Fprintln(a.err, "drawbridge: warning: --sandbox=off: commands run unconfined, with all you can do yourself")
-	}
-	return cfg, nil
-}
-
-// notNegative refuses numbers and times below zero in the flags of c.
-func notNegative(c *cobra.Command) (err error) {
-	c.Flags().Visit(func(f *pflag.Flag) {
-		switch f.Value.Type() {
-		case "int", "int64", "duration":
-			if err == nil && strings.HasPrefix(f.Value.String(), "-") {
-				err = fault.New(fault.Usage, "give a value that is not", "--%s is negative: %s", f.Name, f.Value)
-			}
-		}
-	})
-	return err
-}
-
-func currentUser() string {
-	if u, err := user.Current(); err == nil && u.Username != "" {
-		return u.Username
-	}
-	return fmt.Sprintf("uid-%d", os.Getuid())
-}
-
 func (a *app) runCommand() *cobra.Command {
 	var (
 		scope                       scopeFlags
-		cli, path, model, own, file string
+		path, model, own, file      string
 		args, env, dirs             []string
 		timeout, readyTimeout, idle time.Duration
 		asJSON                      bool
@@ -126,17 +36,21 @@ of its own tools: every effect passes the gate. The prompt comes from after --,
 from --prompt-file, or from a pipe. Progress goes to standard error, the agent's
 answer to standard output.
 
+NAME is an agent of the policy file, which says what it may call (--allow then only
+narrows that), or an agent CLI, which may call what --allow names.
+
 ` + exitCodes,
 		Example: `  drawbridge run --agent claude --allow memory_search -- "What do we know about the Q4 budget?"
   (cat review.txt; git diff) | drawbridge run --agent claude --allow read_file,search_files
+  drawbridge run --agent researcher --workspace ws-personal -- "Find the open questions in docs/"
   echo 'call memory_search {"query":"budget"}' | drawbridge run --agent scripted --allow memory_search`,
 		RunE: func(c *cobra.Command, words []string) error {
-			if cli == "" {
-				return fault.New(fault.Usage, "there are: "+strings.Join(agent.Names(), ", "), "--agent is missing")
-			}
-			base, err := scope.config(c, a)
+			chosen, err := scope.choose(a, c)
 			if err != nil {
 				return err
+			}
+			if chosen.cli == nil {
+				return chosen.noCLI()
 			}
 			prompt, err := a.prompt(words, file)
 			if err != nil {
@@ -146,21 +60,37 @@ answer to standard output.
 			if err != nil {
 				return err
 			}
-			cfg := drawbridge.RunConfig{
-				Config: base, Agent: cli, AgentPath: path, AgentArgs: args, AgentEnv: env, Prompt: prompt, Model: model, Dirs: dirs,
-				OwnTools: ownTools, Timeout: timeout, ReadyTimeout: readyTimeout, IdleTimeout: idle,
+			cfg := chosen.cfg
+			if !c.Flags().Changed("timeout") {
+				timeout = 0 // a limit of the policy comes before the default
+			}
+			cfg.Agent = &session.Agent{
+				CLI: chosen.cli, Path: path, Prompt: []byte(prompt), Model: model, Dirs: dirs, OwnTools: ownTools, Args: args, Env: env,
+				Wall: timeout, Ready: readyTimeout, Idle: idle,
 			}
 			show := newShow(a, asJSON)
-			cfg.Events = show.event
-			if ownTools.All || len(ownTools.List) > 0 {
+			cfg.Follow = show.event
+			// The agent of a run has no terminal, so whoever types there is no agent.
+			cfg.Approvals.Terminal = isTerminal(a.err) && terminal()
+			show.quiet = cfg.Approvals.Terminal
+			if !ownTools.None() {
 				fmt.Fprintln(a.err, "drawbridge: warning: level open: with tools of its own the agent can do whatever you can; the scope guards the bridge's tools only")
+			}
+			if !asJSON {
+				chosen.say(a)
 			}
 			survivePipes()
 			// Not before: waiting for a prompt that does not come ends as ever.
 			ctx, stop := untilSignal(c.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
-			res, err := drawbridge.Run(ctx, cfg)
-			if lost := show.done(res); err == nil {
+			// The session outlives the context by the time it takes to end the agent.
+			s, err := session.New(context.WithoutCancel(ctx), cfg)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			rep, err := s.RunAgent(ctx)
+			if lost := show.done(s, rep); err == nil {
 				err = lost
 			}
 			return err
@@ -168,7 +98,6 @@ answer to standard output.
 	}
 	scope.add(c)
 	fl := c.Flags()
-	fl.StringVar(&cli, "agent", "", "agent CLI: "+strings.Join(agent.Names(), ", "))
 	fl.StringVar(&path, "agent-path", "", "where the agent CLI is (default: on the PATH)")
 	fl.StringArrayVar(&args, "agent-arg", nil, "extra argument for the agent CLI; one that would undo what the run enforces is refused")
 	fl.StringArrayVar(&env, "env", nil, "extra variable NAME=VALUE for the agent CLI")
@@ -180,18 +109,17 @@ answer to standard output.
 	fl.DurationVar(&readyTimeout, "ready-timeout", session.DefaultReady, "time until the agent must have listed its tools")
 	fl.DurationVar(&idle, "idle-timeout", session.DefaultIdle, "silence of the agent, while no tool runs, that ends the run")
 	fl.BoolVar(&asJSON, "json", false, "print one event a line on standard output")
-	complete(c, "agent", agent.Names())
 	return c
 }
 
-func parseOwnTools(s string) (drawbridge.OwnTools, error) {
+func parseOwnTools(s string) (agent.OwnTools, error) {
 	switch s {
 	case "none":
-		return drawbridge.OwnTools{}, nil
+		return agent.OwnTools{}, nil
 	case "all":
-		return drawbridge.OwnTools{All: true}, nil
+		return agent.OwnTools{All: true}, nil
 	}
-	var o drawbridge.OwnTools
+	var o agent.OwnTools
 	for _, name := range strings.Split(s, ",") {
 		if name = strings.TrimSpace(name); name == "" {
 			return o, fault.New(fault.Usage, "give none, all, or names separated by commas", "--own-tools has a blank name")
@@ -230,8 +158,19 @@ func (a *app) prompt(words []string, file string) (string, error) {
 
 // show prints a run's events as they come.
 type show struct {
-	a    *app
-	json *json.Encoder // nil for people
+	a     *app
+	json  *json.Encoder // nil for people
+	quiet bool          // about questions, which the terminal shows
+}
+
+// terminal reports whether this process has one.
+func terminal() bool {
+	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	_ = tty.Close()
+	return true
 }
 
 func newShow(a *app, asJSON bool) *show {
@@ -243,7 +182,7 @@ func newShow(a *app, asJSON bool) *show {
 	return s
 }
 
-func (s *show) event(e drawbridge.Event) {
+func (s *show) event(e event.Event) {
 	if s.json != nil {
 		_ = s.json.Encode(e) // a reader that went away doesn't end the run
 		return
@@ -271,6 +210,16 @@ func (s *show) event(e drawbridge.Event) {
 			return
 		}
 		say("call %s%s: %s, %s, %.1f ms", line(e.Tool, 80), opt(" ", line(string(e.Arguments), 200)), e.Decision, e.Outcome, e.Millis)
+	case event.Asked:
+		if s.quiet {
+			return
+		}
+		say("a person is asked about a call of %s; without an answer it is not run", line(e.Tool, 80))
+		fmt.Fprint(s.a.err, e.Text) // made for this: each line of the agent's is marked
+	case event.Answered:
+		if !s.quiet {
+			say("question %s: %s%s%s", e.Approval, e.Outcome, opt(" by ", line(e.By, 80)), opt(": ", line(e.Text, 400)))
+		}
 	case event.ToolCall:
 		if e.Observed {
 			say("observed: the agent says it calls its own tool %s%s", line(e.Tool, 80), opt(" ", line(string(e.Arguments), 200)))
@@ -284,11 +233,12 @@ func (s *show) event(e drawbridge.Event) {
 
 // done prints the answer and where the record is. The error is of an answer
 // that could not be written, other than to a reader that went away.
-func (s *show) done(res *drawbridge.Result) error {
-	if res == nil || s.json != nil {
+func (s *show) done(run *session.Session, res session.Report) error {
+	if s.json != nil {
 		return nil
 	}
-	fmt.Fprintf(s.a.err, "drawbridge: %d calls, %d refused, %s; record %s, head %s\n", res.Calls, res.Refused, res.Duration.Round(time.Millisecond), visible(res.AuditFile), res.AuditHead)
+	fmt.Fprintf(s.a.err, "drawbridge: %d calls, %d refused, %s; record %s, head %s\n", res.Calls, res.Refused, res.Duration.Round(time.Millisecond),
+		visible(filepath.Join(run.Folder(), "audit.jsonl")), run.Head())
 	text := res.Text
 	if isTerminal(s.a.out) {
 		text = visible(text)

@@ -36,6 +36,7 @@ func TestScripts(t *testing.T) {
 			e.Defer(func() { _ = os.RemoveAll(home) })
 			e.Setenv("HOME", home)
 			e.Setenv("XDG_STATE_HOME", "")
+			e.Setenv("XDG_CONFIG_HOME", "")
 			e.Setenv("STATE", filepath.Join(home, ".local", "state", "drawbridge"))
 			return nil
 		},

@@ -2,12 +2,10 @@ package cli
 
 import (
 	"fmt"
-	"runtime"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
-	"github.com/drawbridge-mcp/drawbridge"
+	"github.com/drawbridge-mcp/drawbridge/internal/version"
 )
 
 func (a *app) versionCommand() *cobra.Command {
@@ -16,15 +14,7 @@ func (a *app) versionCommand() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			revision := ""
-			if info, ok := debug.ReadBuildInfo(); ok {
-				for _, s := range info.Settings {
-					if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-						revision = " " + s.Value[:12]
-					}
-				}
-			}
-			fmt.Fprintf(a.out, "drawbridge %s%s %s %s/%s\n", drawbridge.Version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			fmt.Fprintln(a.out, version.Line())
 			return nil
 		},
 	}

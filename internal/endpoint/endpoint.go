@@ -72,10 +72,13 @@ type Config struct {
 	// *call.NotAvailable is answered by its text, any other error by a fixed
 	// one: its words are not for the client.
 	//
+	// Call may return long after its time is over, or never, where it has called
+	// req.Late: the client is answered by that.
+	//
 	// ctx ends when the endpoint is closed, when the client cancels the call,
 	// and in the modern era when the client goes away. A legacy client that
-	// goes away cancels nothing (2025-11-25, basic/transports); req.Attached
-	// turns false in both eras.
+	// goes away cancels nothing (2025-11-25, basic/transports); req.Gone is closed
+	// in both eras.
 	Call func(ctx context.Context, req call.Request) (call.Result, error)
 
 	// OnListed is told that tools/list was answered, OnAuthenticated that the

@@ -173,7 +173,8 @@ type flight struct {
 // errCancelled is why a call ends that its client cancelled.
 var errCancelled = errors.New("the call was cancelled by the client")
 
-// serveCall takes a call to the gate and answers it.
+// serveCall takes a call to the gate and answers it. It returns after its answer
+// where the tool's function does.
 func (e *Endpoint) serveCall(w http.ResponseWriter, r *http.Request, m message, p params, isModern bool) {
 	// Cancelled with the endpoint either way, because e.ctx is the root of the
 	// request's context too.
@@ -186,22 +187,34 @@ func (e *Endpoint) serveCall(w http.ResponseWriter, r *http.Request, m message, 
 	e.mu.Lock()
 	e.flights[f] = struct{}{}
 	e.mu.Unlock()
-	defer func() {
+	over := func() {
 		e.mu.Lock()
 		delete(e.flights, f)
 		e.mu.Unlock()
 		cancel(nil)
-	}()
+	}
+	defer over()
 
 	a := e.startAnswer(w, r, p.progressToken)
-	defer a.abandon()
+	defer a.settle()
+	server := ""
+	if isModern {
+		server = e.prepared.server
+	}
+	whole := func(res call.Result) []byte {
+		return appendCallResult(make([]byte, 0, resultSize(res)), m.id, res, server)
+	}
 
 	client := r.Context()
 	res, err := e.call(ctx, call.Request{
 		Tool:      unquote(p.name),
 		Arguments: p.arguments,
 		Origin:    call.FromEndpoint,
-		Attached:  func() bool { return client.Err() == nil },
+		Gone:      client.Done(),
+		Late: func(res call.Result) {
+			over()
+			a.late(http.StatusOK, whole(res))
+		},
 	})
 	if err != nil {
 		if na, ok := errors.AsType[*call.NotAvailable](err); ok {
@@ -218,11 +231,7 @@ func (e *Endpoint) serveCall(w http.ResponseWriter, r *http.Request, m message, 
 		}
 		res = call.Errorf("%v", context.Cause(ctx))
 	}
-	server := ""
-	if isModern {
-		server = e.prepared.server
-	}
-	a.finish(http.StatusOK, appendCallResult(make([]byte, 0, resultSize(res)), m.id, res, server))
+	a.finish(http.StatusOK, whole(res))
 }
 
 // errPanic stands for a panic outside of any tool. Its text stays here: it may

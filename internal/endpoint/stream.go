@@ -14,7 +14,8 @@ import (
 // of life. Three of six real CLIs cut a call that is silent for 60 s.
 //
 // The call runs on the goroutine of the request; a timer writes what has to be
-// written before it is done.
+// written before it is done, and where it does not end in its time whoever finds
+// that out writes the answer.
 type answer struct {
 	e     *Endpoint
 	w     http.ResponseWriter
@@ -68,10 +69,35 @@ func (a *answer) beat() {
 	}
 }
 
-// finish writes the JSON-RPC answer. On a stream that is open the status is
-// gone already.
+// finish writes the JSON-RPC answer, the first time it is called. On a stream
+// that is open the status is gone already.
 func (a *answer) finish(status int, body []byte) {
-	a.abandon()
+	if a.settle() {
+		a.write(status, body)
+	}
+}
+
+// late is finish for a call whose function still keeps the goroutine of the
+// request, perhaps for good: no other request can be served on the connection,
+// so it ends here.
+func (a *answer) late(status int, body []byte) {
+	if !a.settle() {
+		return
+	}
+	c := a.r.Context().Value(connKey{}).(*conn)
+	defer c.Close()
+	if !a.open {
+		a.w.Header().Set("Connection", "close")
+	}
+	a.write(status, body)
+	if http.NewResponseController(a.w).Flush() == nil && a.open && a.r.ProtoAtLeast(1, 1) {
+		// The end of the chunked body, which net/http writes when the request's
+		// goroutine comes back (RFC 9112 section 7.1).
+		_, _ = c.Write([]byte("0\r\n\r\n"))
+	}
+}
+
+func (a *answer) write(status int, body []byte) {
 	if a.open {
 		_, _ = a.w.Write(appendEvent(make([]byte, 0, len(body)+64), body))
 		return
@@ -79,14 +105,17 @@ func (a *answer) finish(status int, body []byte) {
 	writeJSON(a.w, status, body)
 }
 
-// abandon makes sure that nothing is written after it by the timer.
-func (a *answer) abandon() {
+// settle makes sure that nothing is written after it by others, and reports
+// whether nothing was settled yet.
+func (a *answer) settle() (first bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	first = !a.done
 	a.done = true
 	if a.timer != nil {
 		a.timer.Stop()
 	}
+	return first
 }
 
 // appendEvent appends one server-sent event. Line breaks, which JSON from

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -240,6 +241,15 @@ func modernCall(h *harness) string {
 
 // TestField73_Disconnect: a legacy client that goes away cancels nothing, and
 // the gate can see that it is gone; a modern one cancels its call.
+func gone(req call.Request) bool {
+	select {
+	case <-req.Gone:
+		return true
+	default:
+		return false
+	}
+}
+
 func TestField73_Disconnect(t *testing.T) {
 	for _, streaming := range []bool{false, true} {
 		pause := func() {
@@ -258,12 +268,12 @@ func TestField73_Disconnect(t *testing.T) {
 				_, _ = io.WriteString(c, h.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"slow"}}`))
 				req := <-g.began
 				pause()
-				if !req.Attached() {
+				if gone(req) {
 					t.Error("not attached while the client waits")
 				}
 				_ = c.Close()
 				pause()
-				if req.Attached() {
+				if !gone(req) {
 					t.Error("attached after the client is gone")
 				}
 				select {
@@ -288,8 +298,8 @@ func TestField73_Disconnect(t *testing.T) {
 				req := <-g.began
 				pause()
 				_ = c.Close()
-				if err := <-g.ended; err == nil || req.Attached() {
-					t.Errorf("cause %v, attached %v", err, req.Attached())
+				if err := <-g.ended; err == nil || !gone(req) {
+					t.Errorf("cause %v, attached %v", err, !gone(req))
 				}
 			})
 		})
@@ -401,6 +411,84 @@ func TestCloseDoesNotWaitForTools(t *testing.T) {
 	case <-closed:
 	case <-time.After(10 * time.Second):
 		t.Fatal("Close waits for a tool that does not listen")
+	}
+}
+
+// A call whose function keeps the request's goroutine is answered whole by
+// another one, once, and takes its connection along.
+func TestLateAnswer(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		after time.Duration // of the answer; the stream opens after 1 s
+		ctype string
+		ends  func() // how the function ends
+	}{
+		{"one body", time.Second / 2, "application/json", func() {}},
+		{"a stream", 3 * time.Second, "text/event-stream", func() {}},
+		{"one body, then a panic", time.Second / 2, "application/json", func() { panic("x") }},
+		{"one body, then Goexit", time.Second / 2, "application/json", runtime.Goexit},
+		{"a stream, then Goexit", 3 * time.Second, "text/event-stream", runtime.Goexit},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var release chan struct{}
+			stuck := func(_ context.Context, req call.Request) (call.Result, error) {
+				if req.Tool != "slow" {
+					return call.Text("other"), nil
+				}
+				time.AfterFunc(tt.after, func() { req.Late(call.Errorf("in time")) })
+				<-release
+				tt.ends()
+				return call.Text("too late"), nil
+			}
+			inBubble(t, stuck, func(h *harness, l *pipeListener) {
+				release = make(chan struct{}) // of the bubble
+				c := l.dial()
+				_, _ = io.WriteString(c, h.post(fmt.Sprintf(slowCall, "1")))
+				resp, err := http.ReadResponse(c.r, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(resp.Body)
+				if err != nil || !strings.Contains(string(body), `"text":"in time"}],"isError":true`) || resp.Header.Get("Content-Type") != tt.ctype {
+					t.Errorf("%v %v %q", err, resp.Header, body)
+				}
+				if tt.ctype == "application/json" && !resp.Close {
+					t.Error("the client is not told that the connection ends")
+				}
+				if rest, err := io.ReadAll(c.r); err != nil || len(rest) > 0 {
+					t.Errorf("after the answer: %q %v", rest, err)
+				}
+				// Its id is free again, and the others are served.
+				h.mu.Lock()
+				if n := len(h.flights); n != 0 {
+					t.Errorf("%d calls in flight", n)
+				}
+				h.mu.Unlock()
+				other := l.dial()
+				if _, body := other.send(t, "POST", h.post(strings.ReplaceAll(fmt.Sprintf(slowCall, "1"), "slow", "quick"))); !strings.Contains(body, "other") {
+					t.Error(body)
+				}
+				_ = other.Close()
+				close(release)
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// A function that ends its goroutine does it to the request's: the answer still
+// gets out.
+func TestGoexit(t *testing.T) {
+	h := start(t, func(c *Config) {
+		c.Call = func(_ context.Context, req call.Request) (call.Result, error) {
+			defer req.Late(call.Errorf("ended inside"))
+			runtime.Goexit()
+			panic("not reached")
+		}
+	})
+	c := h.dial(t)
+	if resp, body := c.send(t, "POST", h.post(fmt.Sprintf(slowCall, "1"))); resp.StatusCode != 200 || !strings.Contains(body, "ended inside") {
+		t.Errorf("%d %s", resp.StatusCode, body)
 	}
 }
 

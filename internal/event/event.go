@@ -23,6 +23,10 @@ const (
 	ToolResult Kind = "tool_result"
 	// Call is what the gate recorded of a call: refused, or executed.
 	Call Kind = "call"
+	// Asked is a question about a call that a person has to answer, Answered what
+	// came of it.
+	Asked    Kind = "asked"
+	Answered Kind = "answered"
 	// Notice: something a person should know. Log: a line that is no event.
 	Notice Kind = "notice"
 	Log    Kind = "log"
@@ -58,11 +62,15 @@ type Event struct {
 	Result    string          `json:"result,omitempty"`
 	IsError   bool            `json:"is_error,omitempty"`
 
-	Decision string  `json:"decision,omitempty"` // allow, ask, deny
-	Layer    string  `json:"layer,omitempty"`
-	Rule     string  `json:"rule,omitempty"`
-	Outcome  string  `json:"outcome,omitempty"`
-	Millis   float64 `json:"ms,omitempty"`
+	Decision string `json:"decision,omitempty"` // allow, ask, deny
+	Layer    string `json:"layer,omitempty"`
+	Rule     string `json:"rule,omitempty"`
+	Outcome  string `json:"outcome,omitempty"`
+	// Approval is the ID of a question, By who answered it.
+	Approval string     `json:"approval,omitempty"`
+	By       string     `json:"by,omitempty"`
+	Expires  *time.Time `json:"expires,omitempty"`
+	Millis   float64    `json:"ms,omitempty"`
 
 	// Observed marks what is known only from the CLI's own stream: nothing on
 	// our side saw it happen.

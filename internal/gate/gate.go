@@ -36,6 +36,18 @@ type Record interface {
 	Append(r audit.Record, durable bool) (audit.Record, error)
 }
 
+// Approver puts calls to a person.
+type Approver interface {
+	// Ask returns when the question is answered, or taken back because ctx is
+	// done, q.Gone is closed or the run ends. It does not run the call.
+	Ask(ctx context.Context, q call.Question) call.Answer
+	// Use takes the yes to the question id for a call of this tool with these very
+	// arguments: once, and only while it still holds.
+	Use(ctx context.Context, id, tool string, arguments []byte) error
+	// Void gives a yes back that will not be used.
+	Void(id string)
+}
+
 // Filter keeps known secrets out of records and results.
 type Filter interface {
 	// Arguments is what a record keeps of a call's arguments, nil for nothing.
@@ -53,6 +65,9 @@ type Limits struct {
 	// whose function was abandoned and has not returned; 0 is DefaultConcurrent.
 	Concurrent int
 	Output     int // bytes of one result; 0 is call.DefaultOutput
+	// Total is how many bytes all results may have together, 0 is no limit. The
+	// result that crosses it is delivered, and further calls are refused.
+	Total int64
 	// Call is how long one call may take; 0 is DefaultCall.
 	Call time.Duration
 	// Grace is how long a cancelled call's function may take to return before
@@ -67,8 +82,8 @@ const (
 	DefaultGrace      = 5 * time.Second
 )
 
-// Config is what a gate is built from. Every field but Limits, Incomplete,
-// Panicked and Now is required. Incomplete and Panicked must not call Close,
+// Config is what a gate is built from. Every field but Approver, Limits, ToolLimits,
+// Incomplete, Panicked and Now is required. Incomplete and Panicked must not call Close,
 // which waits for the call that tells them.
 type Config struct {
 	Binding   call.Binding
@@ -76,7 +91,13 @@ type Config struct {
 	Policy    Policy
 	Record    Record
 	Filter    Filter
-	Limits    Limits
+	// Approver answers where the policy says ask. nil: nobody can be asked, and
+	// such a call is refused.
+	Approver Approver
+	Limits   Limits
+	// ToolLimits hold for one tool each, by its name, beside Limits; 0 is no
+	// limit of its own, and Grace is not looked at.
+	ToolLimits map[string]Limits
 	// Incomplete is told, once for each, that a line could not be written.
 	Incomplete func(error)
 	// Panicked is told of a panic in a tool, with its stack, and of one in what
@@ -92,21 +113,29 @@ type Gate struct {
 	refused atomic.Int64
 
 	mu        sync.Mutex
-	fewer     sync.Cond // inside or running went down
+	fewer     sync.Cond // inside or all.running went down
 	closing   bool      // nothing begins any more, a refusal is still recorded
 	closed    bool      // nothing is recorded any more
 	inside    int       // calls in Call, refused ones too
-	running   int       // of these, the ones that were admitted
-	begun     int64
+	all       tally     // of the run; running are those of inside that were admitted
+	tools     map[string]*tally
 	abandoned map[int64]string // the functions still running, by ticket.seq
-	cancels   map[*ticket]context.CancelFunc
+	under     map[*ticket]struct{}
+	watch     *time.Timer // fires at the end of the oldest call's time, nil before the first
+	watched   time.Time   // when watch fires, zero where it is not set
 }
 
 // ticket is a call that was admitted.
 type ticket struct {
-	seq   int64 // of its Begin line
-	tool  string
-	start time.Time
+	seq    int64 // of its Begin line
+	tool   string
+	start  time.Time // of the tool, by the run's clock; zero before
+	ends   time.Time // of the time it may take, monotonic; zero while it waits for a person
+	cancel context.CancelCauseFunc
+
+	// Guarded by Gate.mu.
+	settled bool        // the answer is made, by the function or without it
+	grace   *time.Timer // runs once the context is done
 }
 
 // New returns an open gate.
@@ -132,7 +161,7 @@ func New(cfg Config) *Gate {
 	if cfg.Panicked == nil {
 		cfg.Panicked = func(string, any, []byte) {}
 	}
-	g := &Gate{cfg: cfg, abandoned: map[int64]string{}, cancels: map[*ticket]context.CancelFunc{}}
+	g := &Gate{cfg: cfg, tools: map[string]*tally{}, abandoned: map[int64]string{}, under: map[*ticket]struct{}{}}
 	g.fewer.L = &g.mu
 	return g
 }
@@ -144,7 +173,6 @@ func (g *Gate) Call(ctx context.Context, req call.Request) (call.Result, error) 
 	if !g.enter() {
 		return call.Errorf("refused: the run has ended"), nil
 	}
-	defer g.exit()
 	tool, decision, no := g.judge(req)
 	if no != nil {
 		return g.refuse(req, tool, no)
@@ -153,14 +181,11 @@ func (g *Gate) Call(ctx context.Context, req call.Request) (call.Result, error) 
 	if no != nil {
 		return g.refuse(req, tool, no)
 	}
-	defer g.leave()
-	ctx, stop := g.during(ctx, t)
-	defer stop()
-	if no := g.recheck(ctx, req); no != nil {
-		return g.end(t, call.Errorf("%s", no.text), audit.Cancelled), nil
+	ctx = g.during(ctx, t)
+	if a := g.await(ctx, t, tool, req, decision); a != nil {
+		return g.end(t, *a), nil
 	}
-	res, outcome := g.run(ctx, t, tool, req)
-	return g.end(t, res, outcome), nil
+	return g.run(g.limit(ctx, t), t, tool, req), nil
 }
 
 // refusal says why a call does not run.
@@ -248,6 +273,9 @@ func (g *Gate) decide(req call.Request, tool *call.Tool, args map[string]any) (c
 	case call.Allow:
 		return d, nil
 	case call.Ask:
+		if g.cfg.Approver != nil {
+			return d, nil
+		}
 		d.Reason = "a person must be asked before this call, and nobody can be asked in this run"
 	default: // also a verdict that is none
 		d.Verdict = call.Deny
@@ -260,44 +288,21 @@ func (g *Gate) decide(req call.Request, tool *call.Tool, args map[string]any) (c
 
 // begin makes the record durable and only then lets the call on.
 func (g *Gate) begin(req call.Request, tool *call.Tool, d call.Decision) (*ticket, *refusal) {
-	if no := g.admit(); no != nil {
+	if no := g.admit(tool.Name); no != nil {
 		return nil, no
 	}
-	line, err := g.write(tool.Effects != call.Read, func() audit.Record {
+	line, err := g.write(tool.Effects != call.Read || d.Verdict == call.Ask, func() audit.Record {
 		r := g.line(req, tool, d)
 		r.Kind = audit.Begin
 		return r
 	})
 	if err != nil {
-		g.leave()
+		g.leave(tool.Name)
 		no := deny("audit", "", "the call was not run: its audit record could not be written")
 		no.unrecorded = true
 		return nil, no
 	}
-	return &ticket{seq: line.Seq, tool: tool.Name, start: g.cfg.Now()}, nil
-}
-
-func (g *Gate) admit() *refusal {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	switch {
-	case g.closing:
-		return deny("run", "ended", "refused: the run is ending")
-	case g.running+len(g.abandoned) >= g.cfg.Limits.Concurrent:
-		return deny("limits", "concurrent", "refused: too many calls at once; wait for one of them to finish and try again")
-	case g.cfg.Limits.Calls > 0 && g.begun >= g.cfg.Limits.Calls:
-		return deny("limits", "calls", "refused: this run has used up its number of tool calls; finish without further calls")
-	}
-	g.begun++
-	g.running++
-	return nil
-}
-
-func (g *Gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.running--
-	g.fewer.Broadcast()
+	return &ticket{seq: line.Seq, tool: tool.Name}, nil
 }
 
 // enter reports whether a call, or its refusal, can still be recorded.
@@ -318,34 +323,96 @@ func (g *Gate) exit() {
 	g.fewer.Broadcast()
 }
 
-// during ties ctx to the life of the run and to the time one call may take.
-func (g *Gate) during(ctx context.Context, t *ticket) (context.Context, func()) {
-	ctx, cancel := context.WithTimeout(ctx, g.cfg.Limits.Call)
+// timed is the context of a call. One timer of the gate ends whatever call has
+// used up its time: a timer for each costs more than judging the call does.
+type timed struct {
+	context.Context
+	ends time.Time
+}
+
+func (c timed) Deadline() (time.Time, bool) {
+	if d, ok := c.Context.Deadline(); ok && d.Before(c.ends) {
+		return d, true
+	}
+	return c.ends, true
+}
+
+func (c timed) Err() error {
+	err := c.Context.Err()
+	if err != nil && context.Cause(c.Context) == context.DeadlineExceeded {
+		return context.DeadlineExceeded
+	}
+	return err
+}
+
+// during ties ctx to the life of the run.
+func (g *Gate) during(ctx context.Context, t *ticket) context.Context {
+	ctx, t.cancel = context.WithCancelCause(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closing {
-		cancel()
-		return ctx, func() {}
+		t.cancel(nil)
+		return ctx
 	}
-	g.cancels[t] = cancel
-	return ctx, func() {
-		cancel()
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		delete(g.cancels, t)
-	}
+	g.under[t] = struct{}{}
+	return ctx
 }
 
-// recheck asks again what may have changed while the record was written.
-func (g *Gate) recheck(ctx context.Context, req call.Request) *refusal {
-	if ctx.Err() != nil {
-		return deny("run", "cancelled", "the call was cancelled before it ran")
+// limit begins the time that the call may take.
+func (g *Gate) limit(ctx context.Context, t *ticket) context.Context {
+	t.start = g.cfg.Now()
+	ends := time.Now().Add(g.callTime(t.tool))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t.ends = ends
+	if !g.closing && (g.watched.IsZero() || ends.Before(g.watched)) {
+		g.rewatch(ends)
 	}
-	attached := true
-	if req.Attached != nil && !g.safely(func() { attached = req.Attached() }) || !attached {
-		return deny("run", "detached", "nobody waits for this call any more; it was not run")
+	return timed{ctx, ends}
+}
+
+// done lets go of a call that was admitted, of whose result out bytes go out.
+func (g *Gate) done(t *ticket, out int) {
+	t.cancel(nil)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.under, t)
+	for _, used := range [...]*tally{&g.all, g.tools[t.tool]} {
+		used.running--
+		used.out += int64(out)
 	}
-	return nil
+	g.inside--
+	g.fewer.Broadcast()
+}
+
+// rewatch sets the timer. g.mu is held.
+func (g *Gate) rewatch(at time.Time) {
+	g.watched = at
+	if g.watch == nil {
+		g.watch = time.AfterFunc(time.Until(at), g.expire)
+		return
+	}
+	g.watch.Reset(time.Until(at))
+}
+
+// expire ends the calls whose time is over.
+func (g *Gate) expire() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.watched = time.Time{}
+	now, next := time.Now(), time.Time{}
+	for t := range g.under {
+		switch {
+		case t.ends.IsZero():
+		case !t.ends.After(now):
+			t.cancel(context.DeadlineExceeded)
+		case next.IsZero() || t.ends.Before(next):
+			next = t.ends
+		}
+	}
+	if !next.IsZero() && !g.closing {
+		g.rewatch(next)
+	}
 }
 
 // maxWholeRefusals is how many refused calls of a run are recorded with their
@@ -354,6 +421,7 @@ func (g *Gate) recheck(ctx context.Context, req call.Request) *refusal {
 const maxWholeRefusals = 1000
 
 func (g *Gate) refuse(req call.Request, tool *call.Tool, no *refusal) (call.Result, error) {
+	defer g.exit()
 	if !no.unrecorded {
 		brief := g.refused.Add(1) > maxWholeRefusals
 		// The call is refused either way, and Incomplete is told of a failure.
@@ -388,10 +456,13 @@ func (g *Gate) Close() []Abandoned {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closing = true
-	for _, cancel := range g.cancels {
-		cancel()
+	for t := range g.under {
+		t.cancel(nil)
 	}
-	for g.running > 0 {
+	if g.watch != nil {
+		g.watch.Stop()
+	}
+	for g.all.running > 0 {
 		g.fewer.Wait()
 	}
 	g.closed = true
@@ -410,7 +481,7 @@ func (g *Gate) Close() []Abandoned {
 func (g *Gate) Busy() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.running > 0
+	return g.all.running > 0
 }
 
 // write appends the line that r makes. Incomplete is told of any failure, and

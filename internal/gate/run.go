@@ -18,52 +18,73 @@ type answer struct {
 	outcome audit.Outcome
 }
 
-// run waits for the tool, and for one that does not return although its context
-// is done no longer than the grace.
-func (g *Gate) run(ctx context.Context, t *ticket, tool *call.Tool, req call.Request) (call.Result, audit.Outcome) {
-	done := make(chan answer, 1)
-	go func() {
-		var a answer
-		returned := false
-		defer func() {
-			// Also after runtime.Goexit, which runs deferred calls and nothing else.
-			if !returned {
-				a = failed(tool)
-			}
-			done <- a
-			g.returned(t)
-		}()
-		a = g.invoke(ctx, tool, req)
-		returned = true
-	}()
-	select {
-	case a := <-done:
-		return a.res, a.outcome
-	case <-ctx.Done():
+// run answers with what the tool answers, or, where its function does not come
+// back although its context is done, without it.
+func (g *Gate) run(ctx context.Context, t *ticket, tool *call.Tool, req call.Request) call.Result {
+	if req.Late != nil {
+		return g.here(ctx, t, tool, req)
 	}
-	grace := time.NewTimer(g.cfg.Limits.Grace)
-	defer grace.Stop()
-	select {
-	case a := <-done:
-		return a.res, a.outcome
-	case <-grace.C:
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	select {
-	case a := <-done: // it may have been to returned already, and won't be again
-		return a.res, a.outcome
-	default:
-	}
-	g.abandoned[t.seq] = t.tool
-	return call.Errorf("%s", stopped(ctx)), audit.Abandoned
+	answered := make(chan call.Result, 2) // a late one, and what is thrown away
+	req.Late = func(res call.Result) { answered <- res }
+	go func() { answered <- g.here(ctx, t, tool, req) }()
+	return <-answered
 }
 
-// returned forgets an abandoned call whose function came back after all.
-func (g *Gate) returned(t *ticket) {
+// here runs the tool on this goroutine.
+func (g *Gate) here(ctx context.Context, t *ticket, tool *call.Tool, req call.Request) (res call.Result) {
+	stop := context.AfterFunc(ctx, func() { g.outwait(ctx, t, req.Late) })
+	var a answer
+	returned := false
+	defer func() {
+		stop()
+		switch {
+		case !g.settle(t):
+		case returned:
+			res = g.end(t, a)
+		default: // runtime.Goexit, which runs deferred calls and nothing else
+			req.Late(g.end(t, failed(tool)))
+		}
+	}()
+	a = g.invoke(ctx, tool, req)
+	returned = true
+	return res
+}
+
+// settle reports whether the answer is the function's to make, which came back.
+func (g *Gate) settle(t *ticket) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.abandoned, t.seq)
+	if t.settled {
+		delete(g.abandoned, t.seq)
+		return false
+	}
+	t.settled = true
+	if t.grace != nil {
+		t.grace.Stop()
+	}
+	return true
+}
+
+// outwait gives the function of a call whose context is done the grace, and then
+// answers without it.
+func (g *Gate) outwait(ctx context.Context, t *ticket, late func(call.Result)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if t.settled {
+		return
+	}
+	t.grace = time.AfterFunc(g.cfg.Limits.Grace, func() {
+		g.mu.Lock()
+		if t.settled {
+			g.mu.Unlock()
+			return
+		}
+		t.settled = true
+		g.abandoned[t.seq] = t.tool
+		g.mu.Unlock()
+		res := g.end(t, answer{call.Errorf("%s", stopped(ctx)), audit.Abandoned})
+		g.safely(func() { late(res) })
+	})
 }
 
 // failed is the answer of a function that did not return. What it panicked with
@@ -107,29 +128,36 @@ func stopped(ctx context.Context) string {
 }
 
 // end records the outcome and only then lets the result out.
-func (g *Gate) end(t *ticket, res call.Result, outcome audit.Outcome) call.Result {
-	micros := g.cfg.Now().Sub(t.start).Microseconds()
+func (g *Gate) end(t *ticket, a answer) call.Result {
+	out := 0
+	defer func() { g.done(t, out) }()
+	res := a.res
+	micros := int64(0)
+	if !t.start.IsZero() {
+		micros = g.cfg.Now().Sub(t.start).Microseconds()
+	}
 	size := 0
-	if !g.safely(func() { res, size = g.finish(res) }) {
+	if !g.safely(func() { res, size = g.finish(res, g.output(t.tool)) }) {
 		res, size = call.Errorf("the tool ran, but its result is withheld: it could not be checked for secrets"), 0
 	}
 	_, err := g.write(false, func() audit.Record {
 		return audit.Record{
-			Kind: audit.End, Call: t.seq, Tool: t.tool, Outcome: outcome, Micros: micros, ResultSize: size,
+			Kind: audit.End, Call: t.seq, Tool: t.tool, Outcome: a.outcome, Micros: micros, ResultSize: size,
 			Cut: res.Flags.Cut, Redacted: res.Flags.Redacted, Repaired: res.Flags.Repaired, Invisible: res.Flags.Invisible,
 		}
 	})
 	if err != nil {
 		return call.Errorf("the tool ran, but its result is withheld: the audit record could not be written")
 	}
+	out = length(res)
 	return res
 }
 
 // finish masks known secrets, repairs text and cuts what is over the limit, and
 // flags each. Masking comes first: a cut must not leave half a secret behind.
-// Content and Structured have the limit each. size is what the tool returned.
-func (g *Gate) finish(res call.Result) (_ call.Result, size int) {
-	left, dropped := g.cfg.Limits.Output, 0
+// Content and Structured have limit bytes each. size is what the tool returned.
+func (g *Gate) finish(res call.Result, limit int) (_ call.Result, size int) {
+	left, dropped := limit, 0
 	blocks := make([]call.Block, 0, min(len(res.Content), 16))
 	for i, b := range res.Content {
 		size += len(b.Text) + len(b.JSON)
@@ -164,7 +192,7 @@ func (g *Gate) finish(res call.Result) (_ call.Result, size int) {
 	if res.Structured != nil {
 		size += len(res.Structured)
 		res.Structured = g.maskJSON(res.Structured, &res.Flags)
-		if n := len(res.Structured); n > g.cfg.Limits.Output {
+		if n := len(res.Structured); n > limit {
 			res.Flags.Cut += int64(n)
 			res.Structured = nil
 		}

@@ -100,7 +100,7 @@ func TestField45_DenyBeatsAllow(t *testing.T) {
 func TestField34_EmptyAllowGrantsNothing(t *testing.T) {
 	known := []string{"memory_search", "read_file"}
 	for _, allow := range [][]string{nil, {}} {
-		p, err := FromFlags(allow, known)
+		p, err := FromFlags(allow, nil, false, known)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,18 +125,18 @@ func TestField34_EmptyAllowGrantsNothing(t *testing.T) {
 		{[]string{"Read_file"}, `"Read_file"`, "did you mean read_file?"},
 		{[]string{"read_file,memory_search"}, `','`, "a pattern is"},
 	} {
-		p, err := FromFlags(c.allow, known)
+		p, err := FromFlags(c.allow, nil, false, known)
 		if err == nil || p != nil || fault.KindOf(err) != fault.Usage || !strings.Contains(err.Error(), c.says) || !strings.Contains(fault.HintOf(err), c.hint) {
 			t.Errorf("%q: %v (hint %q)", c.allow, err, fault.HintOf(err))
 		}
 	}
-	if _, err := FromFlags([]string{"*"}, nil); err == nil {
+	if _, err := FromFlags([]string{"*"}, nil, false, nil); err == nil {
 		t.Error("a pattern that names nothing is accepted")
 	}
 }
 
 func TestFromFlags(t *testing.T) {
-	p, err := FromFlags([]string{"memory_*", "read_file"}, []string{"memory_search", "memory_add", "read_file", "write_file"})
+	p, err := FromFlags([]string{"memory_*", "read_file"}, nil, false, []string{"memory_search", "memory_add", "read_file", "write_file"})
 	if err != nil {
 		t.Fatal(err)
 	}

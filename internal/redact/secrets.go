@@ -174,7 +174,7 @@ func (s *Secrets) Bytes(b []byte) ([]byte, int) {
 
 // String is Bytes for a string.
 func (s *Secrets) String(text string) (string, int) {
-	if s == nil || len(s.patterns) == 0 {
+	if s == nil || len(s.patterns) == 0 || len(text) < MinSecret {
 		return text, 0
 	}
 	spans := s.find([]byte(text), nil)

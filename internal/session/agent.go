@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/agent"
+	"github.com/drawbridge-mcp/drawbridge/internal/approve"
 	"github.com/drawbridge-mcp/drawbridge/internal/call"
 	"github.com/drawbridge-mcp/drawbridge/internal/event"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
+	"github.com/drawbridge-mcp/drawbridge/internal/gate"
 	"github.com/drawbridge-mcp/drawbridge/internal/proc"
 )
 
@@ -69,17 +71,17 @@ type Report struct {
 
 // prepare readies what the run will start, before the record is opened: the
 // record begins with the digest of its command line.
-func (s *Session) prepare(url string) error {
+func (s *Session) prepare(url string, asking bool) error {
 	switch {
 	case s.cfg.Agent != nil:
-		return s.prepareAgent(url)
+		return s.prepareAgent(url, asking)
 	case s.cfg.Program != nil:
 		return s.prepareProgram(url)
 	}
 	return nil
 }
 
-func (s *Session) prepareAgent(url string) error {
+func (s *Session) prepareAgent(url string, asking bool) error {
 	a := s.cfg.Agent
 	for _, d := range []struct {
 		name string
@@ -122,7 +124,7 @@ func (s *Session) prepareAgent(url string) error {
 	spec, err := a.CLI.Command(found, agent.Plan{
 		Server: s.cfg.Server, URL: url, Token: s.token, Tools: s.scope.Names(), Prompt: a.Prompt,
 		Folder: s.cfg.Folder, Dirs: dirs, Model: a.Model, OwnTools: a.OwnTools, Args: a.Args, Env: a.Env,
-		Environ: s.cfg.Environ, PrivateDir: private, TempDir: temp, CallTimeout: s.callTimeout(),
+		Environ: s.cfg.Environ, PrivateDir: private, TempDir: temp, CallTimeout: s.callTimeout(asking),
 	})
 	if err != nil {
 		return err
@@ -132,9 +134,13 @@ func (s *Session) prepareAgent(url string) error {
 }
 
 // callTimeout is what the CLI is told; a little above our own, so that the
-// model gets our words and not its CLI's.
-func (s *Session) callTimeout() time.Duration {
-	return or(s.cfg.Limits.Call, 10*time.Minute) + 30*time.Second
+// model gets our words and not its CLI's. asking calls also wait for a person.
+func (s *Session) callTimeout(asking bool) time.Duration {
+	d := or(s.cfg.Limits.Call, gate.DefaultCall) + 30*time.Second
+	if asking {
+		d += or(s.cfg.Approvals.Expiry, approve.DefaultExpiry)
+	}
+	return d
 }
 
 func checkPrompt(p []byte) error {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/drawbridge-mcp/drawbridge/internal/config"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/state"
 )
@@ -64,6 +65,16 @@ func (s *Session) privateDir() (string, error) {
 	}
 	s.release = append(s.release, func() { _ = os.RemoveAll(dir) })
 	return dir, nil
+}
+
+// protected are the paths the file tools leave alone: the state, and the policy
+// file, also where there is none yet, because the next run would read it.
+func (s *Session) protected(dir *state.Dir) []string {
+	paths := append([]string{dir.Path()}, s.cfg.Protected...)
+	if p := config.Default(lookup(s.cfg.Environ)); p != "" {
+		paths = append(paths, p)
+	}
+	return paths
 }
 
 const tempPrefix = "drawbridge-"

@@ -20,7 +20,11 @@ type follower struct {
 func (f *follower) record(r audit.Record) {
 	switch r.Kind {
 	case audit.End:
-		f.done++
+		if r.Outcome == audit.Denied {
+			f.not++
+		} else {
+			f.done++
+		}
 	case audit.Refused:
 		f.not++
 	}
@@ -33,13 +37,18 @@ func (f *follower) record(r audit.Record) {
 			f.open = map[int64]audit.Record{}
 		}
 		f.open[r.Seq] = r
+	case audit.Answer:
+		if b, ok := f.open[r.Call]; ok {
+			b.Reason = r.Reason
+			f.open[r.Call] = b
+		}
 	case audit.End:
 		b := f.open[r.Call]
 		delete(f.open, r.Call)
 		f.emit(event.Event{
 			Kind: event.Call, Time: r.Time, Tool: r.Tool, Decision: b.Decision, Layer: b.Layer, Rule: b.Rule,
 			Arguments: b.Arguments, Outcome: string(r.Outcome), IsError: r.Outcome != audit.OK,
-			Millis: float64(r.Micros) / 1000,
+			Millis: float64(r.Micros) / 1000, Text: b.Reason,
 		})
 	case audit.Refused:
 		f.emit(event.Event{

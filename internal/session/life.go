@@ -109,6 +109,9 @@ func (s *Session) closeWith(code *int) error {
 		for _, a := range s.gate.Close() {
 			s.cfg.Logger.Warn("a tool did not return and was abandoned", "tool", a.Tool, "call", a.Call)
 		}
+		if s.desk != nil {
+			s.desk.close()
+		}
 		// A command may be abandoned while its processes are still being ended.
 		s.commands.Lock()
 		head, err := s.log.Close(audit.Record{Totals: s.refusals.totals()})

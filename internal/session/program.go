@@ -2,10 +2,12 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/proc"
@@ -19,6 +21,7 @@ type Program struct {
 	Args []string // with Args[0]
 	// RequireReady makes a program that never listed its tools a failure.
 	RequireReady bool
+	Wall         time.Duration // of the program; 0 is no limit
 }
 
 // Variables a Program finds the bridge by.
@@ -67,6 +70,12 @@ func (s *Session) prepareProgram(url string) error {
 // started is dead, and closes the session. code is the program's own, 128+N
 // after signal N; listed is whether it listed its tools. Ending ctx ends it.
 func (s *Session) RunProgram(ctx context.Context) (code int, listed bool, err error) {
+	over := errors.New("wall time")
+	if w := s.cfg.Program.Wall; w > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, w, over)
+		defer cancel()
+	}
 	// Who is being ended calls nothing more, however long that takes.
 	defer context.AfterFunc(ctx, func() { _ = s.endpoint.Close() })()
 	p, err := proc.Start(ctx, *s.spec)
@@ -83,6 +92,8 @@ func (s *Session) RunProgram(ctx context.Context) (code int, listed bool, err er
 	exit, err := p.Wait()
 	if err != nil {
 		err = fault.Wrap(err, fault.Agent, "", "supervision of %s", s.spec.Path)
+	} else if context.Cause(ctx) == over && exit.Ended {
+		err = fault.New(fault.Wall, "the policy sets the wall time", "%s took longer than %s", s.spec.Path, s.cfg.Program.Wall)
 	}
 	select {
 	case <-s.ready:

@@ -48,9 +48,19 @@ type Config struct {
 	Tools    []call.Tool  // the embedder's own
 	Builtins []string     // built-in tools in the catalogue
 	Allow    []string     // the agent layer: names and patterns
-	Folder   string       // for the file tools and commands; "" is none
-	StateDir string       // "" is the default one
-	Limits   Limits
+	// Policy decides instead of Allow where it is not nil.
+	Policy *policy.Policy
+	// Plan makes the run begin in plan mode, and Ask names tools (as Allow does)
+	// that a person is asked about before each call. Both are for a run without
+	// Policy.
+	Plan      bool
+	Ask       []string
+	Approvals Approvals
+	// Protected are further absolute paths the file tools leave alone.
+	Protected []string
+	Folder    string // for the file tools and commands; "" is none
+	StateDir  string // "" is the default one
+	Limits    Limits
 
 	// SandboxOff lets execute_command into the scope unconfined.
 	SandboxOff bool
@@ -93,6 +103,8 @@ type Session struct {
 	refusals counter
 	events   *queue   // nil without a follower
 	release  []func() // what Close gives back, last first
+	desk     *desk    // nil where nothing can be asked
+	mode     mode
 
 	commands sync.RWMutex // read-locked by each execute_command, locked for good by Close
 
@@ -143,10 +155,14 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 	if err != nil {
 		return nil, err
 	}
-	pol, err := policy.FromFlags(cfg.Allow, known)
-	if err != nil {
-		return nil, err
+	pol := cfg.Policy
+	if pol == nil {
+		if pol, err = policy.FromFlags(cfg.Allow, cfg.Ask, cfg.Plan, known); err != nil {
+			return nil, err
+		}
 	}
+	pol = pol.Bound(s.binding, s.modeNow)
+	s.applyLimits(pol)
 	tools, err := s.tools(dir, pol)
 	if err != nil {
 		return nil, err
@@ -156,6 +172,11 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 		return nil, err
 	}
 	if s.scope, err = all.Scope(s.cfg.Server, pol.InScope); err != nil {
+		return nil, err
+	}
+
+	_, commands := s.scope.Lookup(commandTools[0])
+	if err := s.checkAsking(pol, commands); err != nil {
 		return nil, err
 	}
 
@@ -172,7 +193,7 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 		return nil, err
 	}
 	undo = append(undo, s.run.Discard)
-	if err := s.prepare("http://" + listener.Addr().String() + "/mcp"); err != nil {
+	if err := s.prepare("http://"+listener.Addr().String()+"/mcp", s.asking(pol)); err != nil {
 		return nil, err
 	}
 	if s.temp != "" { // for the sweep after a kill -9
@@ -193,9 +214,18 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 	}
 	undo = append(undo, func() { _, _ = s.log.Close(audit.Record{Detail: "the run could not start"}) })
 
+	var approver gate.Approver
+	if s.asking(pol) {
+		if s.desk, err = s.openDesk(dir, pol); err != nil {
+			return nil, err
+		}
+		undo = append(undo, s.desk.close)
+		approver = s.desk
+	}
 	s.gate = gate.New(gate.Config{
-		Binding: s.binding, Catalogue: s.scope, Policy: pol, Record: s.log, Filter: filter{s.secrets},
-		Limits: s.cfg.Limits, Incomplete: s.unrecorded, Panicked: s.panicked, Now: s.cfg.Now,
+		Approver: approver,
+		Binding:  s.binding, Catalogue: s.scope, Policy: pol, Record: s.log, Filter: filter{s.secrets},
+		Limits: s.cfg.Limits, ToolLimits: toolLimits(pol, all.Names()), Incomplete: s.unrecorded, Panicked: s.panicked, Now: s.cfg.Now,
 	})
 	s.endpoint, err = endpoint.New(endpoint.Config{
 		Listener: listener, Token: s.token, Name: s.cfg.Server, Version: s.cfg.Version, Instructions: s.cfg.Instructions,
@@ -205,7 +235,10 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Usage, "", "endpoint")
 	}
-	if _, unconfined := s.scope.Lookup(commandTools[0]); unconfined && s.cfg.SandboxOff {
+	if s.desk != nil && s.cfg.Approvals.SameUser {
+		s.note("approvals", "the policy accepts that code of this run could answer in a person's place")
+	}
+	if commands && s.cfg.SandboxOff {
 		s.note("sandbox", "off: execute_command runs unconfined")
 	}
 	s.endpoint.Serve()
@@ -326,7 +359,7 @@ func checkLimits(l Limits) error {
 		value int64
 	}{
 		{"calls", l.Calls}, {"concurrent calls", int64(l.Concurrent)}, {"output", int64(l.Output)},
-		{"time of a call", int64(l.Call)}, {"grace", int64(l.Grace)},
+		{"output of all calls", l.Total}, {"time of a call", int64(l.Call)}, {"grace", int64(l.Grace)},
 	} {
 		if f.value < 0 {
 			return fault.New(fault.Usage, "give a positive limit; 0 is the default", "the limit of %s is negative", f.name)
@@ -370,10 +403,11 @@ func (s *Session) meta() state.Meta {
 }
 
 func (s *Session) opening(pol *policy.Policy) audit.Run {
+	mode, _ := pol.Mode()
 	r := audit.Run{
 		Version: audit.Version, ID: s.binding.Run, Program: s.cfg.Version,
 		Workspace: s.binding.Workspace, Channel: s.binding.Channel, User: s.binding.User, Agent: s.binding.Agent,
-		Level: s.level, Mode: "act", Folder: s.cfg.Folder, Scope: s.scope.Names(),
+		Level: s.level, Mode: mode, Folder: s.cfg.Folder, Scope: s.scope.Names(),
 		PolicyDigest: pol.Digest(), CatalogueDigest: s.scope.Digest(),
 	}
 	if s.spec != nil {

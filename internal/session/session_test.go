@@ -40,7 +40,7 @@ func scriptedAgent(t *testing.T, prompt string) *Agent {
 	return &Agent{CLI: cli, Prompt: []byte(prompt)}
 }
 
-func config(t *testing.T) Config {
+func baseConfig(t *testing.T) Config {
 	return Config{StateDir: filepath.Join(t.TempDir(), "state"), Folder: t.TempDir()}
 }
 
@@ -93,7 +93,7 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 			tmp := t.TempDir()
 			t.Setenv("TMPDIR", tmp)
 			told := 0
-			cfg := config(t)
+			cfg := baseConfig(t)
 			cfg.Builtins, cfg.Allow = Builtins(), []string{"memory_*", "read_file"}
 			cfg.Agent = scriptedAgent(t, "say a")
 			cfg.Follow = func(event.Event) { told++ }
@@ -122,7 +122,7 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 }
 
 func TestTakenRunID(t *testing.T) {
-	cfg := config(t)
+	cfg := baseConfig(t)
 	cfg.Binding.Run = "mine"
 	first := newer(t, cfg)
 	if _, err := New(t.Context(), cfg); fault.KindOf(err) != fault.Usage || !strings.Contains(err.Error(), "mine") {
@@ -151,7 +151,7 @@ func TestEmbeddedEnd(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			var told []event.Event
-			cfg := config(t)
+			cfg := baseConfig(t)
 			cfg.Follow = func(e event.Event) { told = append(told, e) }
 			s, err := New(ctx, cfg)
 			if err != nil {
@@ -175,7 +175,7 @@ func TestEmbeddedEnd(t *testing.T) {
 // Two clients that list at once are one run that is ready.
 func TestListedOnce(t *testing.T) {
 	var told []event.Event
-	cfg := config(t)
+	cfg := baseConfig(t)
 	cfg.Follow = func(e event.Event) { told = append(told, e) }
 	s := newer(t, cfg)
 	var g sync.WaitGroup
@@ -200,7 +200,7 @@ func TestListedOnce(t *testing.T) {
 
 // A request that is refused while the record is being closed is no missing line.
 func TestRefusalAfterTheClose(t *testing.T) {
-	s := newer(t, config(t))
+	s := newer(t, baseConfig(t))
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestRefusalAfterTheClose(t *testing.T) {
 // Promise 3: a command whose call was abandoned is dead when Close returns.
 func TestPromise3_AbandonedCommandIsDead(t *testing.T) {
 	linux(t)
-	cfg := config(t)
+	cfg := baseConfig(t)
 	cfg.Builtins, cfg.Allow, cfg.SandboxOff = Builtins(), []string{"execute_command"}, true
 	cfg.Limits.Grace = time.Millisecond
 	s := newer(t, cfg)
@@ -256,7 +256,7 @@ func TestPromise3_AbandonedCommandIsDead(t *testing.T) {
 func TestSandboxOffIsRecorded(t *testing.T) {
 	linux(t)
 	for _, allow := range []string{"execute_command", "memory_search"} {
-		cfg := config(t)
+		cfg := baseConfig(t)
 		cfg.Builtins, cfg.Allow, cfg.SandboxOff = Builtins(), []string{allow}, true
 		s := newer(t, cfg)
 		_ = s.Close()
@@ -272,7 +272,7 @@ func TestInterruptedBeforeItStarts(t *testing.T) {
 	linux(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	cfg := config(t)
+	cfg := baseConfig(t)
 	cfg.Agent = scriptedAgent(t, "say a")
 	s, err := New(context.Background(), cfg)
 	if err != nil {
@@ -288,7 +288,7 @@ func TestInterruptedBeforeItStarts(t *testing.T) {
 		}
 	}
 
-	cfg = config(t)
+	cfg = baseConfig(t)
 	cfg.Program = &Program{Path: "/bin/sh", Args: []string{"sh", "-c", "echo > ran"}}
 	if s, err = New(context.Background(), cfg); err != nil {
 		t.Fatal(err)
@@ -304,7 +304,7 @@ func TestInterruptedBeforeItStarts(t *testing.T) {
 // The CLI writes to stderr while the run gives up on it.
 func TestNotReadyShowsStderr(t *testing.T) {
 	linux(t)
-	cfg := config(t)
+	cfg := baseConfig(t)
 	cfg.Agent = scriptedAgent(t, "no-handshake\n"+strings.Repeat("warn still looking\nsleep 1ms\n", 2000)+"sleep 60s")
 	cfg.Agent.Ready = 500 * time.Millisecond
 	s, err := New(context.Background(), cfg)
@@ -447,7 +447,7 @@ func TestPromise3_PortRefusesWhileAForkHoldsIt(t *testing.T) {
 
 // After a close the port refuses, whoever still knows it.
 func TestPortRefusesAfterClose(t *testing.T) {
-	s := newer(t, config(t))
+	s := newer(t, baseConfig(t))
 	addr := strings.TrimSuffix(strings.TrimPrefix(s.URL(), "http://"), "/mcp")
 	c, err := net.Dial("tcp", addr)
 	if err != nil {

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/builtin"
@@ -24,6 +25,9 @@ var (
 // Builtins are the names of the tools the product brings, in a fixed order.
 func Builtins() []string { return slices.Concat(memoryTools, fileTools, commandTools) }
 
+// Effects are those of every tool the product brings, by name.
+func Effects() map[string]call.Effects { return maps.Clone(builtin.Effects) }
+
 // known lists every name this run's catalogue could hold.
 func (s *Session) known() ([]string, error) {
 	var names []string
@@ -43,6 +47,9 @@ func (s *Session) known() ([]string, error) {
 // no database, no folder.
 func (s *Session) tools(dir *state.Dir, pol *policy.Policy) ([]call.Tool, error) {
 	tools := slices.Clone(s.cfg.Tools)
+	if mode, _ := pol.Mode(); mode == policy.Plan {
+		tools = append(tools, builtin.Plan(policy.PlanTool, s.act))
+	}
 	wanted := func(names []string) []string {
 		var in []string
 		for _, n := range names {
@@ -70,7 +77,7 @@ func (s *Session) tools(dir *state.Dir, pol *policy.Policy) ([]call.Tool, error)
 		if err := needFolder(names[0]); err != nil {
 			return nil, err
 		}
-		files, err := builtin.NewFiles(builtin.Files{Folder: s.cfg.Folder, Home: lookup(s.cfg.Environ)("HOME"), Protected: []string{dir.Path()}, MaxRead: int64(s.toolOutput())})
+		files, err := builtin.NewFiles(builtin.Files{Folder: s.cfg.Folder, Home: lookup(s.cfg.Environ)("HOME"), Protected: s.protected(dir), MaxRead: int64(s.toolOutput())})
 		if err != nil {
 			return nil, err
 		}

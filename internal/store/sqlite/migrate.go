@@ -18,7 +18,7 @@ const applicationID = 0x44724272
 
 // migrations bring a database from the version that is their index to the next.
 // A released one is never changed.
-var migrations = []string{notesSchema}
+var migrations = []string{notesSchema, questionsSchema}
 
 // migrate checks whose database this is and brings it up to date.
 func (db *DB) migrate(ctx context.Context) error {

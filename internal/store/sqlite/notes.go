@@ -60,28 +60,6 @@ func (s span) hi() int64 { return s.lo() | (1<<seqBits - 1) }
 // notes implements memory.Store.
 type notes DB
 
-// tx runs f in a transaction, and commits it when f returns nil.
-func (n *notes) tx(ctx context.Context, readOnly bool, f func(*sql.Tx) error) error {
-	if !readOnly {
-		select {
-		case n.writing <- struct{}{}:
-			defer func() { <-n.writing }()
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	tx, err := n.sql.BeginTx(ctx, &sql.TxOptions{ReadOnly: readOnly})
-	if err == nil {
-		err = f(tx)
-		if err == nil {
-			err = tx.Commit()
-		} else {
-			tx.Rollback()
-		}
-	}
-	return (*DB)(n).fault(ctx, err)
-}
-
 func find(ctx context.Context, q queryer, workspace string) (span, error) {
 	var s span
 	err := q.QueryRowContext(ctx, "SELECT num, last FROM workspaces WHERE name = ?", workspace).Scan(&s.num, &s.last)
@@ -92,7 +70,7 @@ func find(ctx context.Context, q queryer, workspace string) (span, error) {
 }
 
 func (n *notes) Add(ctx context.Context, list []memory.Note) (added int, err error) {
-	err = n.tx(ctx, false, func(tx *sql.Tx) error {
+	err = (*DB)(n).tx(ctx, false, func(tx *sql.Tx) error {
 		added = 0
 		insert, err := tx.PrepareContext(ctx, `INSERT INTO notes (key, id, run, agent, channel, user, time, text)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`)
@@ -154,7 +132,7 @@ func (n *notes) Search(ctx context.Context, workspace string, q memory.Query, li
 	if len(q.Terms) == 0 || limit < 1 {
 		return found, nil
 	}
-	err := n.tx(ctx, true, func(tx *sql.Tx) error {
+	err := (*DB)(n).tx(ctx, true, func(tx *sql.Tx) error {
 		s, err := find(ctx, tx, workspace)
 		if err != nil || s.num == 0 {
 			return err
@@ -351,7 +329,7 @@ func (n *notes) page(ctx context.Context, workspace, order string, lo, hi int64,
 }
 
 func (n *notes) Delete(ctx context.Context, workspace string, ids []string) (deleted int, err error) {
-	err = n.tx(ctx, false, func(tx *sql.Tx) error {
+	err = (*DB)(n).tx(ctx, false, func(tx *sql.Tx) error {
 		deleted = 0
 		s, err := find(ctx, tx, workspace)
 		if err != nil {
@@ -373,7 +351,7 @@ func (n *notes) Delete(ctx context.Context, workspace string, ids []string) (del
 }
 
 func (n *notes) DeleteRun(ctx context.Context, workspace, run string) (deleted int, err error) {
-	err = n.tx(ctx, false, func(tx *sql.Tx) error {
+	err = (*DB)(n).tx(ctx, false, func(tx *sql.Tx) error {
 		s, err := find(ctx, tx, workspace)
 		if err != nil {
 			return err

@@ -27,6 +27,7 @@ import (
 	driver "modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
 
+	"github.com/drawbridge-mcp/drawbridge/internal/approve"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/memory"
 )
@@ -74,6 +75,10 @@ func (db *DB) Close() error { return db.fault(context.Background(), db.sql.Close
 
 // Notes is the memory kept in this database.
 func (db *DB) Notes() memory.Store { return (*notes)(db) }
+
+// Questions is what was asked and answered in this database. Its errors are
+// also approve.ErrSettled and approve.ErrUnknown.
+func (db *DB) Questions() approve.Store { return (*questions)(db) }
 
 func (db *DB) open(ctx context.Context) error {
 	abs, err := filepath.Abs(db.path)
@@ -149,6 +154,28 @@ func prepareFile(path string) error {
 		}
 	}
 	return nil
+}
+
+// tx runs f in a transaction, and commits it when f returns nil.
+func (db *DB) tx(ctx context.Context, readOnly bool, f func(*sql.Tx) error) error {
+	if !readOnly {
+		select {
+		case db.writing <- struct{}{}:
+			defer func() { <-db.writing }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	tx, err := db.sql.BeginTx(ctx, &sql.TxOptions{ReadOnly: readOnly})
+	if err == nil {
+		err = f(tx)
+		if err == nil {
+			err = tx.Commit()
+		} else {
+			tx.Rollback()
+		}
+	}
+	return db.fault(ctx, err)
 }
 
 // fault turns err into what Open promises.
