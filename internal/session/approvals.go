@@ -150,9 +150,6 @@ func (s *Session) openDesk(dir *state.Dir, pol *policy.Policy) (*desk, error) {
 			s.append(audit.Record{Kind: audit.Early, What: "control", Detail: call.Clip(s.mask(detail))})
 		}
 	}})
-	if errors.Is(err, control.ErrUnsupported) && a.Terminal {
-		err = nil // the terminal is a door everywhere
-	}
 	if err != nil {
 		d.close()
 		return nil, err
