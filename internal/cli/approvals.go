@@ -219,7 +219,23 @@ func recorded(ctx context.Context, dir *state.Dir, run string) ([]approve.Questi
 	if !ok {
 		return nil, fault.New(fault.Usage, "without --all the waiting ones are shown", "settled questions are not kept yet")
 	}
-	return keeper.Questions().Questions(ctx, run, false)
+	list, err := keeper.Questions().Questions(ctx, run, false)
+	if err != nil {
+		return nil, err
+	}
+	live, err := dir.Live()
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		q := &list[i]
+		open := q.State == approve.Pending || q.State == approve.Approved
+		if open && !slices.ContainsFunc(live, func(m state.Meta) bool { return m.ID == q.Run }) {
+			// Nobody was left to write that down where the run was killed.
+			q.State, q.Note = approve.Void, "its run is over"
+		}
+	}
+	return list, nil
 }
 
 // questionText is what a person reads of a question.
