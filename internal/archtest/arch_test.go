@@ -126,7 +126,7 @@ func TestArrows(t *testing.T) {
 			module + "/internal/cli":                   {"cmd/drawbridge"},
 			module + "/internal/store/sqlite":          {"internal/session", "internal/cli"},
 			module + "/internal/builtin":               {"internal/session"},
-			module + "/internal/approve":               {"internal/session", "internal/cli", "internal/control", "internal/store/sqlite", "internal/store/storetest"},
+			module + "/internal/approve":               {"", "internal/session", "internal/cli", "internal/control", "internal/store/sqlite", "internal/store/storetest"},
 			module + "/internal/control":               {"internal/session", "internal/cli"},
 		} {
 			for name, p := range pkgs {

@@ -147,7 +147,7 @@ func (s *questions) one(q approve.Question) {
 		_ = enc.Encode(q)
 		return
 	}
-	fmt.Fprintf(s.out, "%s\n\n", strings.TrimRight(questionText(q), "\n"))
+	fmt.Fprintf(s.out, "%s\n\n", strings.TrimRight(q.Text(), "\n"))
 }
 
 // watch returns when what can't get better goes wrong; an interrupt ends the
@@ -196,10 +196,18 @@ func (s *questions) all(ctx context.Context, dir *state.Dir, run string) error {
 		fmt.Fprintln(s.err, "no questions on record")
 		return nil
 	}
+	live, err := dir.Live()
+	if err != nil {
+		return err
+	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "QUESTION\tSTATE\tRUN\tTOOL\tASKED\tBY\tREASON")
 	for _, q := range list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", line(q.ID, 20), line(string(q.State), 20), line(q.Run, 64), line(q.Tool, 60),
+		stands := string(q.State)
+		if q.State == approve.Pending && !slices.ContainsFunc(live, func(m state.Meta) bool { return m.ID == q.Run }) {
+			stands = "run over" // its drawbridge was killed
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", line(q.ID, 20), line(stands, 20), line(q.Run, 64), line(q.Tool, 60),
 			q.Asked.Local().Format("2006-01-02 15:04:05"), line(q.By, 80), line(q.Note, 200))
 	}
 	return w.Flush()
@@ -215,11 +223,7 @@ func recorded(ctx context.Context, dir *state.Dir, run string) ([]approve.Questi
 		return nil, err
 	}
 	defer db.Close()
-	keeper, ok := any(db).(interface{ Questions() approve.Store })
-	if !ok {
-		return nil, fault.New(fault.Usage, "without --all the waiting ones are shown", "settled questions are not kept yet")
-	}
-	list, err := keeper.Questions().Questions(ctx, run, false)
+	list, err := db.Questions().Questions(ctx, run, false)
 	if err != nil {
 		return nil, err
 	}
@@ -236,13 +240,4 @@ func recorded(ctx context.Context, dir *state.Dir, run string) ([]approve.Questi
 		}
 	}
 	return list, nil
-}
-
-// questionText is what a person reads of a question.
-func questionText(q approve.Question) string {
-	if t, ok := any(q).(interface{ Text() string }); ok {
-		return t.Text()
-	}
-	return fmt.Sprintf("question %s\n  run %s: %s\n  | %s\n  drawbridge approve %s\n  drawbridge deny %s --reason ...",
-		q.ID, q.Run, line(q.Tool, 80), line(q.Arguments, 2000), q.ID, q.ID)
 }
