@@ -223,21 +223,5 @@ func recorded(ctx context.Context, dir *state.Dir, run string) ([]approve.Questi
 		return nil, err
 	}
 	defer db.Close()
-	list, err := db.Questions().Questions(ctx, run, false)
-	if err != nil {
-		return nil, err
-	}
-	live, err := dir.Live()
-	if err != nil {
-		return nil, err
-	}
-	for i := range list {
-		q := &list[i]
-		open := q.State == approve.Pending || q.State == approve.Approved
-		if open && !slices.ContainsFunc(live, func(m state.Meta) bool { return m.ID == q.Run }) {
-			// Nobody was left to write that down where the run was killed.
-			q.State, q.Note = approve.Void, "its run is over"
-		}
-	}
-	return list, nil
+	return db.Questions().Questions(ctx, run, false)
 }

@@ -155,6 +155,9 @@ func (a *app) notWaiting(ctx context.Context, dir *state.Dir, open []held, id st
 }
 
 func settled(q approve.Question) string {
+	if q.State == approve.Pending {
+		return "its run is over"
+	}
 	return fmt.Sprintf("%s%s%s%s", q.State, opt(" by ", line(q.By, 80)), opt(", ", at(q.Answered)), opt(": ", line(q.Note, 200)))
 }
 
