@@ -117,7 +117,6 @@ func TestArrows(t *testing.T) {
 			"cel.dev/cel-go":                           {"internal/policy/celrule"},
 			"mvdan.cc/sh/v3":                           {"internal/policy/celrule"},
 			"go.yaml.in/yaml/v4":                       {"internal/policy/policyfile"},
-			"cel.dev/cel-go/cel":                       {}, // its parts are enough, and set up less at every start
 			module + "/internal/policy/celrule":        {"internal/cli", "bench/targets"},
 			module + "/internal/policy/policyfile":     {"internal/cli", "bench/targets"},
 			module + "/internal/gate":                  {"internal/session"},
