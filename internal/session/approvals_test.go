@@ -45,7 +45,11 @@ func newOfficeUnder(ctx context.Context, t *testing.T, change ...func(*Config)) 
 	o := &office{t: t, asked: make(chan approve.Question, 100)}
 	cfg := baseConfig(t)
 	cfg.Builtins, cfg.Allow, cfg.Ask = Builtins(), []string{"read_file", "write_file", "delete_file"}, []string{"write_file", "delete_file"}
-	cfg.Approvals = Approvals{Inside: true}
+	cfg.Approvals = Approvals{Inside: func(ctx context.Context, q approve.Question) approve.Answer {
+		o.asked <- q
+		<-ctx.Done() // the test answers
+		return approve.Answer{}
+	}}
 	cfg.Follow = func(e event.Event) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
@@ -54,7 +58,6 @@ func newOfficeUnder(ctx context.Context, t *testing.T, change ...func(*Config)) 
 	for _, c := range change {
 		c(&cfg)
 	}
-	cfg.Approvals.Asked = func(q approve.Question) { o.asked <- q }
 	s, err := New(ctx, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -85,6 +88,14 @@ func (o *office) start(tool, args string) <-chan call.Result {
 func (o *office) question() approve.Question {
 	o.t.Helper()
 	return next(o.t, o.asked, "a question")
+}
+
+// Answer answers at the desk itself.
+func (o *office) Answer(ctx context.Context, id string, a approve.Answer) error {
+	if o.desk == nil {
+		return approve.ErrUnknown
+	}
+	return o.desk.desk.Answer(ctx, id, a)
 }
 
 func (o *office) say(q approve.Question, a approve.Answer) {
