@@ -228,6 +228,12 @@ func (g *Gate) safely(f func()) (ok bool) {
 	return true
 }
 
+// now is the run's clock.
+func (g *Gate) now() (t time.Time) {
+	g.safely(func() { t = g.cfg.Now() })
+	return t
+}
+
 // judge is resolve and decide. A panic on the way is a denial, as any other
 // failure to judge is.
 func (g *Gate) judge(req call.Request) (tool *call.Tool, d call.Decision, no *refusal) {
@@ -338,7 +344,7 @@ func (g *Gate) during(ctx context.Context, t *ticket) {
 
 // limit begins the time that the call may take.
 func (g *Gate) limit(t *ticket) {
-	t.start = g.cfg.Now()
+	t.start = g.now()
 	ends := time.Now().Add(g.callTime(t.tool))
 	t.ctx.begin(ends)
 	g.mu.Lock()

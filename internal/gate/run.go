@@ -134,7 +134,7 @@ func (g *Gate) end(t *ticket, a answer) call.Result {
 	res := a.res
 	micros := int64(0)
 	if !t.start.IsZero() {
-		micros = g.cfg.Now().Sub(t.start).Microseconds()
+		micros = g.now().Sub(t.start).Microseconds()
 	}
 	size := 0
 	if !g.safely(func() { res, size = g.finish(res, g.output(t.tool)) }) {
