@@ -336,3 +336,97 @@ func TestThousandBridges(t *testing.T) {
 		}
 	}
 }
+
+// An embedder asks in its own window; a no tells the model why, and a yes counts
+// for one call.
+func TestApprove(t *testing.T) {
+	var ran atomic.Int64
+	type said struct {
+		q drawbridge.Question
+		a chan drawbridge.Answer
+	}
+	asked := make(chan said)
+	b := drawbridgetest.Start(t, drawbridge.Config{
+		Binding: drawbridge.Binding{Workspace: "ws", User: "ada"},
+		Tools:   []drawbridge.Tool{echo("send", drawbridge.Destructive, &ran), echo("look", drawbridge.Read, nil)},
+		Allow:   []string{"*"}, Ask: []string{"send"},
+		Approve: func(ctx context.Context, q drawbridge.Question) drawbridge.Answer {
+			s := said{q, make(chan drawbridge.Answer)}
+			select {
+			case asked <- s:
+				return <-s.a
+			case <-ctx.Done():
+				return drawbridge.Answer{}
+			}
+		},
+	})
+	if res, err := b.Call(t.Context(), "look", nil); err != nil || res.IsError {
+		t.Errorf("%+v %v", res, err)
+	}
+	for _, c := range []struct {
+		answer drawbridge.Answer
+		text   string
+		runs   int64
+	}{
+		{drawbridge.Answer{}, "refused: a person was asked about this call and said no", 0},
+		{drawbridge.Answer{Reason: "not on a Friday"}, "refused: a person was asked about this call and said no: not on a Friday", 0},
+		{drawbridge.Answer{Yes: true}, `ws||ada|{"to":"all"}`, 1},
+		{drawbridge.Answer{Yes: true, Remember: true}, `ws||ada|{"to":"all"}`, 2},
+	} {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			s := <-asked
+			if s.q.Tool != "send" || s.q.Workspace != "ws" || s.q.Arguments != `{"to": "all"}` || ran.Load() > c.runs {
+				t.Errorf("%+v", s.q)
+			}
+			s.a <- c.answer
+		}()
+		res, err := b.Call(t.Context(), "send", json.RawMessage(`{"to":"all"}`))
+		<-done
+		if err != nil || res.Text != c.text || res.IsError == c.answer.Yes || ran.Load() != c.runs {
+			t.Errorf("%+v: %+v %v, ran %d times", c.answer, res, err, ran.Load())
+		}
+	}
+	if res, err := b.Call(t.Context(), "send", json.RawMessage(`{"to":"all"}`)); err != nil || res.IsError || ran.Load() != 3 {
+		t.Errorf("the answer was to be remembered: %+v %v", res, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if res, err := b.Call(ctx, "send", json.RawMessage(`{"to":"one"}`)); err != nil || !res.IsError || ran.Load() != 3 {
+		t.Errorf("other arguments: %+v %v", res, err)
+	}
+}
+
+func TestPlan(t *testing.T) {
+	plans := 0
+	b := drawbridgetest.Start(t, drawbridge.Config{
+		Tools: []drawbridge.Tool{echo("send", drawbridge.Write, nil), echo("look", drawbridge.Read, nil)},
+		Allow: []string{"send", "look"}, Plan: true,
+		Approve: func(_ context.Context, q drawbridge.Question) drawbridge.Answer {
+			if plans++; plans == 1 {
+				return drawbridge.Answer{Reason: "name the people"}
+			}
+			return drawbridge.Answer{Yes: q.Plan == "# Send\nto all"}
+		},
+	})
+	if got := strings.Join(b.Tools(), " "); got != "look send submit_plan" {
+		t.Errorf("the tools are %s", got)
+	}
+	for _, c := range []struct{ tool, args, says string }{
+		{"look", `{}`, "|||"},
+		{"send", `{}`, "this run is in plan mode"},
+		{"submit_plan", `{"plan":"send"}`, "said no: name the people"},
+		{"send", `{}`, "this run is in plan mode"},
+		{"submit_plan", `{"plan":"# Send\nto all"}`, "The plan is approved"},
+		{"send", `{}`, "|||{}"},
+		{"submit_plan", `{"plan":"again"}`, "a plan was approved already"},
+	} {
+		if res, err := b.Call(t.Context(), c.tool, json.RawMessage(c.args)); err != nil || !strings.Contains(res.Text, c.says) {
+			t.Errorf("%s: %+v %v", c.tool, res, err)
+		}
+	}
+	if plans != 2 {
+		t.Errorf("%d plans were shown", plans)
+	}
+}

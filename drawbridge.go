@@ -41,6 +41,7 @@ import (
 	"time"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/agent"
+	"github.com/drawbridge-mcp/drawbridge/internal/approve"
 	"github.com/drawbridge-mcp/drawbridge/internal/call"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/proc"
@@ -146,6 +147,22 @@ type Config struct {
 	// characters. nil and empty allow nothing. A name that is no tool's is an
 	// error.
 	Allow []string
+	// Ask names those of the allowed tools, as Allow does, that a person is asked
+	// about before each call. nil asks about none.
+	Ask []string
+	// Plan begins the run in plan mode: only tools with effects [Read] run, until
+	// a person has approved the plan that the agent hands in with submit_plan.
+	Plan bool
+	// Approve answers the questions of Ask and Plan: show q.Text, or the fields
+	// you like, to a person. It is called on a goroutine of its own for each
+	// question; ctx is done when the question is settled without it, because it
+	// expired, the client gave up or the run is over. nil: the sealed run of [Run]
+	// is answered with `drawbridge approve` from another terminal, and every
+	// other one that could ask fails to start, as its own code could answer.
+	Approve func(ctx context.Context, q Question) Answer
+	// AskExpiry is how long a question waits; then the call is refused. 0 is 10
+	// minutes.
+	AskExpiry time.Duration
 	// Folder is where the file tools and commands work. "" is none, and then
 	// allowing one of them is an error.
 	Folder string
@@ -173,6 +190,17 @@ type Config struct {
 	Events func(Event)
 	Logger *slog.Logger     // nil discards
 	Now    func() time.Time // nil is time.Now
+}
+
+// Question is a call that a person is asked about. All text in it is safe to
+// print: secrets are masked, and what a person can't see is made visible.
+type Question = approve.Question
+
+// Answer is what the person says. The zero value is a no.
+type Answer struct {
+	Yes      bool
+	Reason   string // for the model and the record; at most 1,000 bytes are kept
+	Remember bool   // with Yes: also for the same tool with the same arguments, in this run
 }
 
 // Bridge is the endpoint, the gate and the tools of one run. Its methods may be
@@ -242,7 +270,13 @@ func (cfg Config) session() session.Config {
 		Binding: call.Binding(cfg.Binding), Server: cfg.Server, Builtins: cfg.Builtins, Allow: cfg.Allow,
 		Folder: cfg.Folder, StateDir: cfg.StateDir, Limits: session.Limits(cfg.Limits), SandboxOff: cfg.SandboxOff,
 		ConnectionClose: cfg.ConnectionClose, Instructions: cfg.Instructions, Secrets: cfg.Secrets,
-		Follow: cfg.Events, Logger: cfg.Logger, Now: cfg.Now, Version: "drawbridge " + Version,
+		Ask: cfg.Ask, Plan: cfg.Plan, Approvals: session.Approvals{Expiry: cfg.AskExpiry}, Follow: cfg.Events, Logger: cfg.Logger, Now: cfg.Now, Version: "drawbridge " + Version,
+	}
+	if ask := cfg.Approve; ask != nil {
+		c.Approvals.Inside = func(ctx context.Context, q approve.Question) approve.Answer {
+			a := ask(ctx, q)
+			return approve.Answer{Yes: a.Yes, Note: a.Reason, Remember: a.Remember}
+		}
 	}
 	for _, t := range cfg.Tools {
 		c.Tools = append(c.Tools, t.internal())

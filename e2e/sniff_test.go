@@ -25,9 +25,9 @@ type wire struct {
 	stop chan struct{}
 	done chan struct{}
 
-	mu    sync.Mutex
-	token string
-	port  int
+	mu     sync.Mutex
+	tokens map[int]string // the first one that came to a port
+	first  int            // the port of the first of all
 }
 
 var bearer = regexp.MustCompile(`(?i)\r\nauthorization: bearer ([0-9a-f]{64})\r\n`)
@@ -45,7 +45,7 @@ func newWire(t testing.TB) *wire {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}); err != nil {
 		t.Fatal(err)
 	}
-	w := &wire{t: t, stop: make(chan struct{}), done: make(chan struct{})}
+	w := &wire{t: t, stop: make(chan struct{}), done: make(chan struct{}), tokens: map[int]string{}}
 	go func() {
 		defer close(w.done)
 		defer unix.Close(fd)
@@ -73,17 +73,30 @@ func (w *wire) packet(b []byte) {
 	head := int(b[0]&15) * 4
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.token == "" {
-		w.token, w.port = string(m[1]), int(binary.BigEndian.Uint16(b[head+2:]))
+	port := int(binary.BigEndian.Uint16(b[head+2:]))
+	if w.tokens[port] == "" {
+		w.tokens[port] = string(m[1])
+	}
+	if w.first == 0 {
+		w.first = port
 	}
 }
 
-// learn waits for the first request with a token.
+// learn waits for the first request with a token, to any port.
 func (w *wire) learn() (token string, port int) {
+	w.t.Helper()
+	return w.learnOf(0)
+}
+
+// learnOf is learn of one port, for where several runs are alive at once.
+func (w *wire) learnOf(port int) (string, int) {
 	w.t.Helper()
 	for limit := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		w.mu.Lock()
-		token, port = w.token, w.port
+		if port == 0 {
+			port = w.first
+		}
+		token := w.tokens[port]
 		w.mu.Unlock()
 		if token != "" {
 			return token, port

@@ -199,7 +199,7 @@ func (s *questions) all(ctx context.Context, dir *state.Dir, run string) error {
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "QUESTION\tSTATE\tRUN\tTOOL\tASKED\tBY\tREASON")
 	for _, q := range list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", line(q.ID, 20), line(string(q.State), 20), line(q.Run, 64), line(q.Tool, 60),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", line(q.ID, 20), q.State, line(q.Run, 64), line(q.Tool, 60),
 			q.Asked.Local().Format("2006-01-02 15:04:05"), line(q.By, 80), line(q.Note, 200))
 	}
 	return w.Flush()

@@ -13,13 +13,14 @@ import (
 	"github.com/drawbridge-mcp/drawbridge/internal/approve"
 	"github.com/drawbridge-mcp/drawbridge/internal/control"
 	"github.com/drawbridge-mcp/drawbridge/internal/state"
+	"github.com/drawbridge-mcp/drawbridge/internal/store/sqlite"
 )
 
 // waitingRun is a program of the scripts: a live run that waits with questions.
 //
 //	waiting RUN ID:TOOL:ARGUMENTS...
 //
-// It notes each answer as a line in the file RUN.answers, makes the file
+// It keeps them in the database, notes each answer as a line in the file RUN.answers, makes the file
 // RUN.ready when it listens, and ends at an interrupt. "later" among the questions
 // stands for: the next ones are asked when the file RUN.more is there.
 func waitingRun() {
@@ -43,7 +44,17 @@ func waitWith(id string, questions []string) error {
 		return err
 	}
 	defer r.End(time.Now())
-	d := &heldDesk{run: id, questions: questions}
+	db, err := sqlite.Open(context.Background(), dir.Database())
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	d := &heldDesk{run: id, questions: questions, store: db.Questions()}
+	for _, q := range d.Pending() {
+		if err := d.store.Add(context.Background(), q); err != nil {
+			return err
+		}
+	}
 	s, err := control.Listen(r.Path(), d, control.Options{Refused: func(detail string) { note(id+".refused", detail) }})
 	if err != nil {
 		return err
@@ -71,6 +82,7 @@ func note(file, text string) {
 type heldDesk struct {
 	run       string
 	questions []string
+	store     approve.Store
 	mu        sync.Mutex
 	settled   map[string]string
 }
@@ -95,7 +107,7 @@ func (d *heldDesk) Pending() []approve.Question {
 	return all
 }
 
-func (d *heldDesk) Answer(_ context.Context, id string, a approve.Answer) error {
+func (d *heldDesk) Answer(ctx context.Context, id string, a approve.Answer) error {
 	if id == "LOCKED22" {
 		return errors.New("the database is locked")
 	}
@@ -113,6 +125,11 @@ func (d *heldDesk) Answer(_ context.Context, id string, a approve.Answer) error 
 				d.settled = map[string]string{}
 			}
 			d.settled[id] = "answered by " + a.By
+			q.State, q.By, q.Note, q.Answered = approve.Denied, a.By, a.Note, time.Now()
+			if a.Yes {
+				q.State = approve.Approved
+			}
+			_ = d.store.Settle(ctx, q, approve.Pending) // a later one is not kept
 			note(d.run+".answers", fmt.Sprintf("%s %v %v %q %s", id, a.Yes, a.Remember, a.Note, a.By))
 			return nil
 		}

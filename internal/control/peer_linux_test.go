@@ -400,9 +400,16 @@ func reuse(t *testing.T, pid int) *exec.Cmd {
 }
 
 func TestOtherUsersAreRefused(t *testing.T) {
-	p := &peer{uid: uint32(os.Geteuid()) + 1, pid: os.Getpid(), fd: -1}
-	if err := p.judge(); !errors.Is(err, ErrRefused) {
-		t.Error(err)
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	for _, other := range []uint32{0, 1} {
+		p := &peer{uid: uint32(os.Geteuid()) + other, pid: os.Getpid(), fd: fd}
+		if err := p.judge(); errors.Is(err, ErrRefused) != (other != 0) {
+			t.Error(other, err)
+		}
 	}
 	for _, pid := range []int{0, -1, 1 << 30} {
 		p := &peer{uid: uint32(os.Geteuid()), pid: pid, fd: -1}

@@ -90,11 +90,15 @@ func TestClose(t *testing.T) {
 	if _, err := idle.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	var both sync.WaitGroup
+	began := time.Now()
+	var all sync.WaitGroup
 	for range 3 {
-		both.Go(f.Close)
+		all.Go(f.Close)
 	}
-	both.Wait()
+	all.Wait()
+	if d := time.Since(began); d > limit-time.Second {
+		t.Errorf("waited %s for its connections", d)
+	}
 	if err := <-stuck; err == nil {
 		t.Error("an answer that was cut off is no success")
 	}

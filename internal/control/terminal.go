@@ -299,8 +299,9 @@ func parseTyped(line string) (approve.Answer, bool) {
 	return a, a.Yes && a.Note == ""
 }
 
-// read passes on what is typed while a question waits for its answer, and drops
-// what comes else. A nil is the end of the input.
+// read reads while a question waits for its answer. What a Read brings that was
+// under way after that is dropped before the next question takes anything. A nil
+// is the end of the input.
 func (t *Terminal) read() {
 	buf := make([]byte, 1024)
 	for {
@@ -311,7 +312,7 @@ func (t *Terminal) read() {
 		}
 		for t.reading.Load() {
 			n, err := t.In.Read(buf)
-			if n > 0 && t.reading.Load() {
+			if n > 0 {
 				select {
 				case t.typed <- bytes.Clone(buf[:n]):
 				case <-t.ctx.Done():

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,11 +35,10 @@ type Approvals struct {
 	// Terminal also asks at the terminal of this process, where it has one. It is
 	// for a run whose agent does not share it.
 	Terminal bool
-	// Inside takes answers by Session.Answer alone: no socket, no terminal, no
-	// command. It is for an embedder that asks in its own window.
-	Inside bool
-	// Asked is told of each question and must not block; nil is nobody.
-	Asked func(approve.Question)
+	// Inside answers questions in place of socket, terminal and command: an
+	// embedder asks in its own window. It is called on a goroutine of its own; ctx
+	// is done when the question is settled without it. nil is not inside.
+	Inside func(ctx context.Context, q approve.Question) approve.Answer
 }
 
 // desk is how calls of this run are put to a person: the approve.Desk and the
@@ -50,8 +50,9 @@ type desk struct {
 	terminal *control.Terminal // nil without
 	hook     *approve.Hook     // nil without
 
-	mu sync.Mutex
-	db *sqlite.DB // nil until something is asked
+	mu     sync.Mutex
+	db     *sqlite.DB // nil until something is asked
+	inside map[string]context.CancelFunc
 }
 
 // mode holds the mode of a run that began in plan mode.
@@ -106,7 +107,7 @@ func (s *Session) checkAsking(pol *policy.Policy, commands bool) error {
 		why = "the agent has tools of its own"
 	case commands && s.cfg.SandboxOff:
 		why = "execute_command runs unconfined"
-	case s.level == Embedded && !s.cfg.Approvals.Inside:
+	case s.level == Embedded && s.cfg.Approvals.Inside == nil:
 		why = "what an embedder starts can't be told from the embedder"
 	default:
 		return nil
@@ -139,7 +140,8 @@ func (s *Session) openDesk(dir *state.Dir, pol *policy.Policy) (*desk, error) {
 		},
 		Asked: d.asked, Settled: d.settled,
 	})
-	if a.Inside {
+	if a.Inside != nil {
+		d.inside = map[string]context.CancelFunc{}
 		return d, nil
 	}
 	var err error
@@ -148,9 +150,6 @@ func (s *Session) openDesk(dir *state.Dir, pol *policy.Policy) (*desk, error) {
 			s.append(audit.Record{Kind: audit.Early, What: "control", Detail: call.Clip(s.mask(detail))})
 		}
 	}})
-	if errors.Is(err, control.ErrUnsupported) && a.Terminal {
-		err = nil // the terminal is a door everywhere
-	}
 	if err != nil {
 		d.close()
 		return nil, err
@@ -214,8 +213,8 @@ func (d *desk) asked(q approve.Question) {
 	d.s.emit(event.Event{
 		Kind: event.Asked, Approval: q.ID, Tool: q.Tool, Layer: q.Layer, Rule: q.Rule, Arguments: d.arguments(q), Text: q.Text(), Expires: &q.Expires,
 	})
-	if f := d.s.cfg.Approvals.Asked; f != nil {
-		f(q)
+	if d.inside != nil {
+		d.ask(q)
 	}
 	if d.terminal != nil {
 		d.terminal.Ask(q)
@@ -233,7 +232,33 @@ func (d *desk) arguments(q approve.Question) []byte {
 	return nil
 }
 
+// ask has the embedder answer q.
+func (d *desk) ask(q approve.Question) {
+	ctx, cancel := context.WithCancel(context.Background())
+	d.mu.Lock()
+	d.inside[q.ID] = cancel
+	d.mu.Unlock()
+	go func() {
+		defer func() {
+			if v := recover(); v != nil { // the question stays open, and expires
+				d.s.panicked("", v, debug.Stack())
+			}
+		}()
+		a := d.s.cfg.Approvals.Inside(ctx, q)
+		a.By = "embedder"
+		if err := d.desk.Answer(ctx, q.ID, a); err != nil && ctx.Err() == nil {
+			d.s.cfg.Logger.Error("an answer did not count", "question", q.ID, "err", err)
+		}
+	}()
+}
+
 func (d *desk) settled(q approve.Question) {
+	d.mu.Lock()
+	if cancel := d.inside[q.ID]; cancel != nil {
+		cancel()
+		delete(d.inside, q.ID)
+	}
+	d.mu.Unlock()
 	d.s.emit(event.Event{Kind: event.Answered, Approval: q.ID, Tool: q.Tool, Outcome: string(q.State), By: q.By, Text: q.Note})
 	if d.terminal != nil {
 		d.terminal.Settled(q)
@@ -277,15 +302,6 @@ func (d *desk) Use(ctx context.Context, id, tool string, arguments []byte) error
 
 // Void implements gate.Approver.
 func (d *desk) Void(id string) { d.desk.Void(id) }
-
-// Answer takes the embedder's answer to a question. Errors are those of
-// approve.Desk.Answer.
-func (s *Session) Answer(ctx context.Context, id string, a approve.Answer) error {
-	if s.desk == nil {
-		return approve.ErrUnknown
-	}
-	return s.desk.desk.Answer(ctx, id, a)
-}
 
 // notify runs the command that tells a person of a question. It is not of the
 // run, which must not reach it: it may hold credentials.

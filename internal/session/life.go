@@ -13,6 +13,7 @@ import (
 
 	"github.com/drawbridge-mcp/drawbridge/audit"
 	"github.com/drawbridge-mcp/drawbridge/internal/call"
+	"github.com/drawbridge-mcp/drawbridge/internal/control"
 	"github.com/drawbridge-mcp/drawbridge/internal/event"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/proc"
@@ -242,6 +243,7 @@ func Sweep(dir *state.Dir) {
 		if m.TempDir != "" {
 			sweepTemp(m.TempDir, m.ID)
 		}
-		_ = os.RemoveAll(filepath.Join(dir.Path(), "runs", m.ID, privateName))
+		_ = os.RemoveAll(filepath.Join(dir.Folder(m.ID), privateName))
+		_ = os.Remove(filepath.Join(dir.Folder(m.ID), control.SocketName))
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/interpreter"
 
@@ -43,24 +44,31 @@ func (e *unknowable) Public() string { return e.what }
 // Compile type-checks a condition. Errors are *policy.ExprError. The condition
 // is safe for concurrent use, and costs bounded time whatever the arguments.
 func Compile(expr string) (policy.Condition, error) {
-	e, err := theEngine()
+	env, err := theEnv()
 	if err != nil {
 		return nil, &policy.ExprError{Message: plain(err.Error())}
 	}
-	checked, wrong, err := e.check(expr)
-	if err == nil && wrong == nil {
-		if t := checked.GetType(checked.Expr().ID()); !t.IsExactType(types.BoolType) {
-			return nil, &policy.ExprError{Line: 1, Column: 1, Message: fmt.Sprintf("the expression is %s, and has to be true or false", t)}
-		}
-		var p interpreter.InterpretableV2
-		if p, wrong, err = e.program(checked); err == nil && wrong == nil {
-			return condition{p}, nil
-		}
+	compiled, issues := env.Compile(expr)
+	if list := issues.Errors(); len(list) > 0 {
+		return nil, wrong(list[0])
 	}
-	if wrong != nil {
-		return nil, &policy.ExprError{Line: wrong.Location.Line(), Column: wrong.Location.Column() + 1, Message: plain(wrong.Message)}
+	checked := compiled.NativeRep()
+	if t := compiled.OutputType(); !t.IsExactType(cel.BoolType) {
+		return nil, &policy.ExprError{Line: 1, Column: 1, Message: fmt.Sprintf("the expression is %s, and has to be true or false", t)}
 	}
-	return nil, &policy.ExprError{Message: plain(err.Error())}
+	found, bad := patterns(checked)
+	if bad != nil {
+		return nil, wrong(bad)
+	}
+	p, err := program(env, checked, found)
+	if err != nil {
+		return nil, &policy.ExprError{Message: plain(err.Error())}
+	}
+	return condition{p}, nil
+}
+
+func wrong(e *cel.Error) error {
+	return &policy.ExprError{Line: e.Location.Line(), Column: e.Location.Column() + 1, Message: plain(e.Message)}
 }
 
 // plain is one line of a message of CEL.
@@ -69,7 +77,7 @@ func plain(s string) string {
 	return s
 }
 
-type condition struct{ program interpreter.InterpretableV2 }
+type condition struct{ program cel.Program }
 
 // Eval implements policy.Condition.
 func (c condition) Eval(in *policy.Input) (bool, error) {
@@ -78,8 +86,11 @@ func (c condition) Eval(in *policy.Input) (bool, error) {
 		vars = &activation{in: in}
 		in.Memo = vars
 	}
-	out, err := eval(c.program, vars)
+	out, _, err := c.program.Eval(vars)
 	if err != nil {
+		if e, ok := errors.AsType[interpreter.EvalCancelledError](err); ok && e.Cause == interpreter.CostLimitExceeded {
+			return false, errCost
+		}
 		if u, ok := errors.AsType[*unknowable](err); ok {
 			return false, u
 		}
@@ -98,7 +109,7 @@ type activation struct {
 	args, binding any // nil until they are asked for
 }
 
-// ResolveName implements interpreter.Activation.
+// ResolveName implements cel.Activation.
 func (a *activation) ResolveName(name string) (any, bool) {
 	switch name {
 	case "tool":
@@ -120,7 +131,7 @@ func (a *activation) ResolveName(name string) (any, bool) {
 }
 
 // Parent implements cel.Activation.
-func (a *activation) Parent() interpreter.Activation { return nil }
+func (a *activation) Parent() cel.Activation { return nil }
 
 func object(m map[string]any) map[string]any {
 	out := make(map[string]any, len(m))

@@ -161,6 +161,30 @@ func TestExplosions(t *testing.T) {
 	}
 }
 
+// A match that would take too long is not begun: what counts comes only after it.
+func TestLongMatchIsNotBegun(t *testing.T) {
+	pattern := `(a*)*` + strings.Repeat("(b|a*)", 50) + `c`
+	for _, expr := range []string{`args.big.matches("` + pattern + `")`, `matches(args.big, "` + pattern + `")`, `tool.matches("` + pattern + `")`} {
+		env, err := theEnv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		compiled, issues := env.Compile(expr)
+		if issues.Err() != nil {
+			t.Fatal(issues.Err())
+		}
+		found, _ := patterns(compiled.NativeRep())
+		p, err := env.PlanProgram(compiled.NativeRep(), uncounted(found)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		long := strings.Repeat("a", 2_000_000)
+		if _, _, err := p.Eval(map[string]any{"args": map[string]any{"big": long}, "tool": long}); !errors.Is(err, errCost) {
+			t.Errorf("%.40s: %v", expr, err)
+		}
+	}
+}
+
 // What is not counted can't be made expensive by arguments.
 func TestCheap(t *testing.T) {
 	for expr, want := range map[string]bool{
@@ -169,15 +193,15 @@ func TestCheap(t *testing.T) {
 		`args.a.contains("x")`: false, `args.a.matches("x")`: false, `args.a.all(x, x == 1)`: false, `[1, 2].all(x, args.a == x)`: false, `programs(args.cmd) == []`: false,
 		`path_in(args.path, "x")`: false, `host(args.url) == "x"`: false, `string(args.a) == "x"`: false, `{"a": args.a}.a == 1`: false, `tool in [args.a]`: false, `args == {}`: false,
 	} {
-		e, err := theEngine()
+		env, err := theEnv()
 		if err != nil {
 			t.Fatal(err)
 		}
-		checked, wrong, err := e.check(expr)
-		if wrong != nil || err != nil {
-			t.Fatalf("%s: %v %v", expr, wrong, err)
+		compiled, issues := env.Compile(expr)
+		if issues.Err() != nil {
+			t.Fatalf("%s: %v", expr, issues.Err())
 		}
-		if got := cheap(checked); got != want {
+		if got := cheap(compiled.NativeRep()); got != want {
 			t.Errorf("%s: %v", expr, got)
 		}
 	}

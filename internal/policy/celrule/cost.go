@@ -204,26 +204,28 @@ func matchCost(args []ref.Val, patterns map[string]uint64) uint64 {
 }
 
 // matching runs patterns that were compiled with their rule, and none that would
-// take too long: one match can't be interrupted.
-func matching(found map[string]uint64) *interpreter.RegexOptimization {
-	return &interpreter.RegexOptimization{
-		Function:   overloads.Matches,
-		RegexIndex: 1,
-		Factory: func(c interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
-			re, err := regexp.Compile(pattern)
-			if err != nil {
-				return nil, err
+// take too long: one match can't be interrupted. They go by overload, because the
+// library's own goes by function and comes later.
+func matching(found map[string]uint64) []*interpreter.RegexOptimization {
+	compile := func(c interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
+		re, err := regexp.Compile(pattern)
+		if err != nil {
+			return nil, err
+		}
+		return interpreter.NewCall(c.ID(), c.Function(), c.OverloadID(), c.Args(), func(args ...ref.Val) ref.Val {
+			text, ok := args[0].(types.String)
+			switch {
+			case !ok:
+				return types.MaybeNoSuchOverloadErr(args[0])
+			case matchCost(args, found) > maxCost:
+				return types.WrapErr(errCost)
 			}
-			return interpreter.NewCall(c.ID(), c.Function(), c.OverloadID(), c.Args(), func(args ...ref.Val) ref.Val {
-				text, ok := args[0].(types.String)
-				switch {
-				case !ok:
-					return types.MaybeNoSuchOverloadErr(args[0])
-				case matchCost(args, found) > maxCost:
-					return types.WrapErr(errCost)
-				}
-				return types.Bool(re.MatchString(string(text)))
-			}), nil
-		},
+			return types.Bool(re.MatchString(string(text)))
+		}), nil
 	}
+	var all []*interpreter.RegexOptimization
+	for _, overload := range []string{overloads.Matches, overloads.MatchesString} {
+		all = append(all, &interpreter.RegexOptimization{Function: overloads.Matches, OverloadID: overload, RegexIndex: 1, Factory: compile})
+	}
+	return all
 }
