@@ -212,7 +212,7 @@ func describe(r audit.Record) string {
 		return head + fmt.Sprintf("run %s, agent %s, workspace %s, channel %s, user %s, level %s, scope [%s]",
 			r.Run.ID, line(r.Run.Agent, 80), line(r.Run.Workspace, 80), line(r.Run.Channel, 80), line(r.Run.User, 80), r.Run.Level, line(strings.Join(r.Run.Scope, " "), 2000))
 	case audit.Begin:
-		return head + fmt.Sprintf("%s %s (%s, by %s%s)", tool, arguments(r), r.Decision, r.Layer, opt(" ", line(r.Rule, 80)))
+		return head + fmt.Sprintf("%s %s (%s, by %s%s)", tool, arguments(r), r.Decision, r.Layer, opt(" ", line(r.Rule, 300)))
 	case audit.Answer:
 		return head + answered(r)
 	case audit.End:
@@ -221,7 +221,7 @@ func describe(r audit.Record) string {
 		}
 		return head + fmt.Sprintf("%s of line %d: %s, %.1f ms, %d bytes", tool, r.Call, r.Outcome, float64(r.Micros)/1000, r.ResultSize)
 	case audit.Refused:
-		return head + fmt.Sprintf("%s %s: %s%s: %s", tool, arguments(r), r.Layer, opt(" ", line(r.Rule, 80)), line(r.Reason, 400))
+		return head + fmt.Sprintf("%s %s: %s%s: %s", tool, arguments(r), r.Layer, opt(" ", line(r.Rule, 300)), line(r.Reason, 400))
 	case audit.Close:
 		var totals []string
 		for _, k := range slices.Sorted(maps.Keys(r.Totals)) {

@@ -32,10 +32,10 @@ func TestPoliciesOfTheDocs(t *testing.T) {
 			t.Errorf("%q\n%s", w, m[1])
 		}
 	}
-	if len(blocks) < 4 {
+	if len(blocks) < 6 {
 		t.Fatalf("%d policies found", len(blocks))
 	}
-	for _, name := range []string{"policy_review", "policy_chatbot", "policy_teams"} {
+	for _, name := range []string{"policy_review", "policy_chatbot", "policy_nightly", "policy_plan", "policy_teams"} {
 		if !bytes.Contains(page, []byte("(`"+name+"`)")) {
 			t.Errorf("the page does not name %s", name)
 		}
