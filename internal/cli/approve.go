@@ -26,7 +26,10 @@ func (a *app) approveCommand() *cobra.Command {
 		Short: "Say yes to a question of a live run",
 		Long: `Say yes to a question of a live run: the call it asks about runs once, with the very
 arguments that were shown. The beginning of an id, at least 4 characters, is enough where
-no other question begins so. It works from any process of yours that no run has started.`,
+no other question begins so. It works from any process of yours that no run has started.
+
+Exit code 1 where the question was settled before, which changes nothing and is said,
+or the answer could not be taken; 2 where there is no such question.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if c.Flags().Changed("remember") && remember != "run" {
@@ -48,7 +51,10 @@ func (a *app) denyCommand() *cobra.Command {
 		Short: "Say no to a question of a live run",
 		Long: `Say no to a question of a live run: the call does not run, and the model is told the
 reason. The beginning of an id, at least 4 characters, is enough where no other question
-begins so. It works from any process of yours that no run has started.`,
+begins so. It works from any process of yours that no run has started.
+
+Exit code 1 where the question was settled before, which changes nothing and is said,
+or the answer could not be taken; 2 where there is no such question.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.answer(c.Context(), args[0], approve.Answer{Note: reason})

@@ -69,7 +69,7 @@ func (a *app) doctorCommand() *cobra.Command {
 			later("level confined", "this version has no sandbox", "use sealed; or --own-tools, which is level open")
 			row(supervised == nil, "level open", "for exec and --own-tools: the scope guards the bridge's tools only", "")
 			if ask, err := canAsk(c.Context()); err != nil {
-				row(false, "questions", err.Error(), "runs with rules that ask, and plan mode: "+fault.HintOf(err))
+				row(false, "questions", err.Error(), fault.HintOf(err))
 			} else {
 				row(true, "questions", ask, "")
 			}
@@ -98,12 +98,12 @@ func canAsk(ctx context.Context) (how string, err error) {
 	defer os.RemoveAll(folder)
 	s, err := control.Listen(folder, nothing{}, control.Options{})
 	if err != nil {
-		return "", fault.Wrap(err, fault.Usage, "they start on Linux only", "control socket")
+		return "", fault.Wrap(err, fault.Usage, "runs that ask, and plan mode, do not start without it", "control socket")
 	}
 	defer s.Close()
 	switch _, err := control.Pending(ctx, folder); {
 	case errors.Is(err, control.ErrRefused):
-		return "", fault.Wrap(err, fault.Usage, "answer from a shell that no run has started", "control socket")
+		return "", fault.New(fault.Usage, "answer from a shell that no run has started", "answers are not taken from here: this process belongs to a run")
 	case err != nil:
 		return "", err
 	}
