@@ -1,9 +1,9 @@
 // Package state is the state directory: who may read it, where each run keeps
 // its files, which runs are alive, and what a dead one left behind.
 //
-//	drawbridge.db       memory (SQLite)
+//	drawbridge.db       memory and questions (SQLite)
 //	live/<run>          held locked while the run lives
-//	runs/<run>/         audit.jsonl run.json transcript.jsonl stderr.log
+//	runs/<run>/         audit.jsonl run.json transcript.jsonl stderr.log control.sock
 //
 // Directories are 0700 and files 0600, whatever the umask.
 package state
