@@ -390,7 +390,9 @@ func (l *Log) leadsToHead(r io.Reader) (bool, error) {
 
 func hashLine(line []byte) string {
 	sum := sha256.Sum256(line)
-	return hex.EncodeToString(sum[:])
+	var digits [2 * sha256.Size]byte
+	hex.Encode(digits[:], sum[:])
+	return string(digits[:])
 }
 
 // syncDir makes the entries of a directory durable, where the system has a

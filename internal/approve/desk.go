@@ -346,6 +346,6 @@ func (d *Desk) settleLocked(e *entry, q Question) {
 	}
 	delete(d.live, q.ID)
 	if !e.quiet {
-		d.how[q.ID] = how(q)
+		d.how[q.ID] = q.How()
 	}
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 )
 
-// how says how a question was settled.
-func how(q Question) string {
+// How says in words how the question was settled: who answered, when, why, and
+// whether the call ran. "pending" for one that was not.
+func (q Question) How() string {
 	s := string(q.State)
 	if q.By != "" {
 		verb := "approved"
@@ -21,7 +22,9 @@ func how(q Question) string {
 		}
 		s = fmt.Sprintf("%s by %s", verb, q.By)
 	}
-	s += " at " + q.Answered.Format(time.RFC3339)
+	if !q.Answered.IsZero() {
+		s += " at " + q.Answered.Format(time.RFC3339)
+	}
 	if q.Note != "" {
 		s += " (" + q.Note + ")"
 	}
@@ -67,7 +70,7 @@ func (d *Desk) Answer(ctx context.Context, id string, a Answer) error {
 	err = d.keep(ctx, func(ctx context.Context, s Store) error { return s.Settle(ctx, q, Pending) }, late)
 	if errors.Is(err, errLate) {
 		if now := d.current(e); now.State != Pending {
-			return settled(how(now))
+			return settled(now.How())
 		}
 		return notTaken(err)
 	}
@@ -81,13 +84,13 @@ func (d *Desk) Answer(ctx context.Context, id string, a Answer) error {
 			void.State = Void
 			d.later(void, Approved)
 		}
-		return settled(how(e.q))
+		return settled(e.q.How())
 	}
 	switch {
 	case errors.Is(err, ErrSettled), errors.Is(err, ErrUnknown):
 		// Somebody wrote the store past this desk: nothing is sure any more.
 		d.overLocked(e, Void, "its entry in the store was changed by something else")
-		return settled(how(e.q))
+		return settled(e.q.How())
 	case err != nil:
 		return notTaken(err)
 	}
@@ -131,7 +134,7 @@ func (d *Desk) answered(e *entry, a Answer) (Question, error) {
 		d.overLocked(e, Expired, "") // Ask keeps it
 	}
 	if e.q.State != Pending {
-		return Question{}, settled(how(e.q))
+		return Question{}, settled(e.q.How())
 	}
 	q := e.q
 	q.State = Denied

@@ -185,7 +185,7 @@ func (q Question) text(now time.Time) string {
 		quote(&b, brief(q.Plan, 2*MaxPlan))
 	}
 	if q.State != Pending {
-		row("state", "%s", cut(how(q), 2*maxNote))
+		row("state", "%s", cut(q.How(), 2*maxNote))
 		return b.String()
 	}
 	left := "now"

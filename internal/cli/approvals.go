@@ -196,32 +196,63 @@ func (s *questions) all(ctx context.Context, dir *state.Dir, run string) error {
 		fmt.Fprintln(s.err, "no questions on record")
 		return nil
 	}
-	live, err := dir.Live()
-	if err != nil {
-		return err
-	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "QUESTION\tSTATE\tRUN\tTOOL\tASKED\tBY\tREASON")
 	for _, q := range list {
-		stands := string(q.State)
-		if q.State == approve.Pending && !slices.ContainsFunc(live, func(m state.Meta) bool { return m.ID == q.Run }) {
-			stands = "run over" // its drawbridge was killed
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", line(q.ID, 20), line(stands, 20), line(q.Run, 64), line(q.Tool, 60),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", line(q.ID, 20), q.State, line(q.Run, 64), line(q.Tool, 60),
 			q.Asked.Local().Format("2006-01-02 15:04:05"), line(q.By, 80), line(q.Note, 200))
 	}
 	return w.Flush()
 }
 
-// recorded are the questions on record, of all runs or of one.
-func recorded(ctx context.Context, dir *state.Dir, run string) ([]approve.Question, error) {
+// recorded are the questions on record, of all runs or of one. What a run that
+// is over left open is Void.
+func recorded(ctx context.Context, dir *state.Dir, run string) (list []approve.Question, err error) {
+	err = kept(ctx, dir, func(store approve.Store) error {
+		if list, err = store.Questions(ctx, run, false); err != nil {
+			return err
+		}
+		live, err := dir.Live()
+		if err != nil {
+			return err
+		}
+		for i, q := range list {
+			if q.State != approve.Pending && q.State != approve.Approved || slices.ContainsFunc(live, func(m state.Meta) bool { return m.ID == q.Run }) {
+				continue
+			}
+			// Its run may have settled it before it ended.
+			if q, err = store.Question(ctx, q.ID); err != nil {
+				return err
+			}
+			list[i] = void(q)
+		}
+		return nil
+	})
+	return list, err
+}
+
+// void is a question of a run that is over as it stands by now. What is approved
+// and not marked as used has not run.
+func void(q approve.Question) approve.Question {
+	switch q.State {
+	case approve.Pending:
+		q.State, q.Note = approve.Void, "its run is over"
+	case approve.Approved:
+		q.State = approve.Void
+	}
+	return q
+}
+
+// kept lets f use the questions on record. Where there is no database, none is
+// made for a look.
+func kept(ctx context.Context, dir *state.Dir, f func(approve.Store) error) error {
 	if _, err := os.Lstat(dir.Database()); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // and none is made for a look
+		return nil
 	}
 	db, err := sqlite.Open(ctx, dir.Database())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer db.Close()
-	return db.Questions().Questions(ctx, run, false)
+	return f(db.Questions())
 }

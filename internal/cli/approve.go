@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -128,6 +126,18 @@ func ids(list []held) string {
 // notWaiting says what became of a question that no run waits with. The runs
 // know best what they have settled; of those that are over there is the record.
 func (a *app) notWaiting(ctx context.Context, dir *state.Dir, open []held, id string, ans approve.Answer) error {
+	list, unread := recorded(ctx, dir, "")
+	var old []held
+	for _, q := range list {
+		old = append(old, held{question: q})
+	}
+	old = matching(old, id)
+	if len(old) > 1 {
+		return fault.New(fault.Usage, "give more of the id: "+ids(old), "%d questions begin with %q", len(old), line(id, 80))
+	}
+	if len(old) == 1 {
+		id = old[0].question.ID
+	}
 	live, err := dir.Live()
 	if err != nil {
 		return err
@@ -142,30 +152,18 @@ func (a *app) notWaiting(ctx context.Context, dir *state.Dir, open []held, id st
 			return asFault(err, id)
 		}
 	}
-	if list, err := recorded(ctx, dir, ""); err == nil {
-		if i := slices.IndexFunc(list, func(q approve.Question) bool { return q.ID == id }); i >= 0 {
-			return fault.New(fault.Agent, "", "question %s is settled: %s", id, settled(list[i]))
-		}
+	if len(old) == 1 {
+		q := old[0].question
+		return fault.New(fault.Agent, "", "question %s of run %s: %v: %s", id, line(q.Run, 64), approve.ErrSettled, line(q.How(), 2000))
+	}
+	if unread != nil {
+		return unread
 	}
 	hint := "no questions are waiting"
 	if len(open) > 0 {
 		hint = "waiting: " + ids(open)
 	}
 	return fault.New(fault.Usage, hint, "no question %q", line(id, 80))
-}
-
-func settled(q approve.Question) string {
-	if q.State == approve.Pending {
-		return "its run is over"
-	}
-	return fmt.Sprintf("%s%s%s%s", q.State, opt(" by ", line(q.By, 80)), opt(", ", at(q.Answered)), opt(": ", line(q.Note, 200)))
-}
-
-func at(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.Local().Format("2006-01-02 15:04:05")
 }
 
 // asFault is a refused answer with its exit code: 2 for a question that there is

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/drawbridge-mcp/drawbridge/internal/approve"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/session"
 	"github.com/drawbridge-mcp/drawbridge/internal/state"
@@ -118,7 +121,7 @@ func (a *app) runsPrune() *cobra.Command {
 	var older string
 	c := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove the records of old runs; live ones stay",
+		Short: "Remove the records and questions of old runs; live ones stay",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			age, err := parseAge(older)
@@ -135,11 +138,39 @@ func (a *app) runsPrune() *cobra.Command {
 				fmt.Fprintln(a.out, id)
 			}
 			fmt.Fprintf(a.err, "removed %d runs\n", len(gone))
-			return err
+			return errors.Join(err, forget(c.Context(), dir))
 		},
 	}
 	c.Flags().StringVar(&older, "older-than", "30d", "age since the end of a run, like 12h or 30d")
 	return c
+}
+
+// forget removes the questions of runs that have no folder any more.
+func forget(ctx context.Context, dir *state.Dir) error {
+	return kept(ctx, dir, func(store approve.Store) error {
+		list, err := store.Questions(ctx, "", false)
+		if err != nil {
+			return err
+		}
+		runs, err := dir.Runs()
+		if err != nil {
+			return err
+		}
+		seen := map[string]bool{}
+		for _, m := range runs {
+			seen[m.ID] = true
+		}
+		for _, q := range list {
+			if seen[q.Run] {
+				continue
+			}
+			seen[q.Run] = true
+			if err := store.Forget(ctx, q.Run); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func parseAge(s string) (time.Duration, error) {

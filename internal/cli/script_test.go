@@ -1,10 +1,14 @@
 package cli
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -17,6 +21,41 @@ func TestMain(m *testing.M) {
 		"drawbridge": func() { os.Exit(Main()) },
 		"waiting":    waitingRun,
 	})
+}
+
+// asked is a command of the scripts: it waits for a question that holds all of
+// the words, and sets a variable to its ID. A question it has named before it
+// does not name again.
+//
+//	asked VARIABLE [WORD...]
+func asked(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: asked VARIABLE [WORD...]")
+	}
+	known := strings.Fields(ts.Getenv("ASKED"))
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if err := ts.Exec("drawbridge", "approvals", "--json"); err != nil {
+			continue // a run that begins or ends may not answer
+		}
+	questions:
+		for text := range strings.Lines(ts.ReadFile("stdout")) {
+			var q struct{ ID string }
+			if err := json.Unmarshal([]byte(text), &q); err != nil {
+				ts.Fatalf("%v: %s", err, text)
+			}
+			for _, word := range args[1:] {
+				if !strings.Contains(text, word) {
+					continue questions
+				}
+			}
+			if !slices.Contains(known, q.ID) {
+				ts.Setenv(args[0], q.ID)
+				ts.Setenv("ASKED", strings.Join(append(known, q.ID), " "))
+				return
+			}
+		}
+	}
+	ts.Fatalf("no question holds %q", args[1:])
 }
 
 // TestScripts runs testdata/script: each file is one topic of the command line,
@@ -40,6 +79,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("STATE", filepath.Join(home, ".local", "state", "drawbridge"))
 			return nil
 		},
+		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"asked": asked},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 	})

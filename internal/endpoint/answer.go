@@ -115,9 +115,13 @@ func appendCallResult(dst, id []byte, r call.Result, server string) []byte {
 	return append(dst, "}}"...)
 }
 
-// resultSize is about how long an answer to tools/call gets.
+// resultSize is about how long an answer to tools/call gets, without the id and
+// what a modern one adds.
 func resultSize(r call.Result) int {
-	n := 384 + len(r.Structured)
+	n := 96 + len(r.Structured)
+	if r.Flags != (call.Flags{}) {
+		n += 128
+	}
 	for _, b := range r.Content {
 		n += len(b.Text) + len(b.Text)/16 + len(b.JSON) + 32
 	}

@@ -202,7 +202,7 @@ func (e *Endpoint) serveCall(w http.ResponseWriter, r *http.Request, m message, 
 		server = e.prepared.server
 	}
 	whole := func(res call.Result) []byte {
-		return appendCallResult(make([]byte, 0, resultSize(res)), m.id, res, server)
+		return appendCallResult(make([]byte, 0, resultSize(res)+len(m.id)+2*len(server)), m.id, res, server)
 	}
 
 	client := r.Context()

@@ -38,7 +38,7 @@ func (g *Gate) await(ctx context.Context, t *ticket, tool *call.Tool, req call.R
 	switch {
 	case given.Ended:
 		return notRun(audit.Cancelled, "the call was taken back while a person was asked; it was not run")
-	case !given.Yes && given.ID == "":
+	case given.ID == "": // a yes to no question would leave no line, and nothing to use up
 		return notRun(audit.Denied, g.say(given.Reason))
 	case !given.Yes:
 		return notRun(audit.Denied, g.say(no(given)))

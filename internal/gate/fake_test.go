@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -98,6 +99,83 @@ func allowed() call.Decision {
 	return call.Decision{Verdict: call.Allow, Layer: "agent", Rule: "allow *"}
 }
 
+// approver is an Approver in which ask stands for the person, and use for what
+// still holds; nil ones say yes. It keeps what it was told, in order.
+type approver struct {
+	ask  func(context.Context, call.Question) call.Answer
+	use  func(id, tool string, arguments []byte) error
+	void func(id string)
+
+	mu    sync.Mutex
+	asked int
+	told  []string
+}
+
+func (a *approver) say(format string, args ...any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.told = append(a.told, fmt.Sprintf(format, args...))
+}
+
+// saw is what it was told so far, for messages too.
+func (a *approver) saw() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return strings.Join(a.told, ", ")
+}
+
+func (a *approver) Ask(ctx context.Context, q call.Question) call.Answer {
+	a.mu.Lock()
+	a.asked++
+	id := fmt.Sprint("q", a.asked)
+	a.told = append(a.told, "ask")
+	a.mu.Unlock()
+	if a.ask == nil {
+		return call.Answer{ID: id, Yes: true, By: "uid 1"}
+	}
+	return a.ask(ctx, q)
+}
+
+func (a *approver) Use(_ context.Context, id, tool string, arguments []byte) error {
+	a.say("use %s", id)
+	if a.use == nil {
+		return nil
+	}
+	return a.use(id, tool, arguments)
+}
+
+func (a *approver) Void(id string) {
+	a.say("void %s", id)
+	if a.void != nil {
+		a.void(id)
+	}
+}
+
+// waiting is a person who never answers, and a desk that takes questions back.
+func waiting(ctx context.Context, q call.Question) call.Answer {
+	select {
+	case <-ctx.Done():
+	case <-q.Gone:
+	}
+	return call.Answer{ID: "q1", Ended: true}
+}
+
+func asks() call.Decision {
+	return call.Decision{Verdict: call.Ask, Layer: "rules", Rule: "ask when x", Reason: "a rule asks"}
+}
+
+// newAsking is a rig whose policy asks about every call.
+func newAsking(t *testing.T, change ...func(*rig, *approver)) (*rig, *approver) {
+	a := &approver{}
+	return newRig(t, func(r *rig) {
+		r.cfg.Approver = a
+		r.cfg.Policy = policyFunc(func(call.Request, *call.Tool, map[string]any) call.Decision { return asks() })
+		for _, c := range change {
+			c(r, a)
+		}
+	}), a
+}
+
 // rig is a gate with everything around it faked.
 type rig struct {
 	*Gate
@@ -149,6 +227,11 @@ func (r *rig) tool(name string, e call.Effects, f func(context.Context, call.Inv
 		r.mu.Unlock()
 		return f(ctx, inv)
 	}}
+}
+
+// setPolicy has every call decided by f from now on.
+func (r *rig) setPolicy(f func() call.Decision) {
+	r.Gate.cfg.Policy = policyFunc(func(call.Request, *call.Tool, map[string]any) call.Decision { return f() })
 }
 
 func (r *rig) call(name, args string) (call.Result, error) {

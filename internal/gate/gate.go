@@ -127,11 +127,11 @@ type Gate struct {
 
 // ticket is a call that was admitted.
 type ticket struct {
-	seq    int64 // of its Begin line
-	tool   string
-	start  time.Time // of the tool, by the run's clock; zero before
-	ends   time.Time // of the time it may take, monotonic; zero while it waits for a person
-	cancel context.CancelCauseFunc
+	seq   int64 // of its Begin line
+	tool  string
+	start time.Time // of the tool, by the run's clock; zero before
+	ends  time.Time // of the time it may take, monotonic; zero while it waits for a person
+	ctx   callContext
 
 	// Guarded by Gate.mu.
 	settled bool        // the answer is made, by the function or without it
@@ -181,11 +181,12 @@ func (g *Gate) Call(ctx context.Context, req call.Request) (call.Result, error) 
 	if no != nil {
 		return g.refuse(req, tool, no)
 	}
-	ctx = g.during(ctx, t)
-	if a := g.await(ctx, t, tool, req, decision); a != nil {
+	g.during(ctx, t)
+	if a := g.await(&t.ctx, t, tool, req, decision); a != nil {
 		return g.end(t, *a), nil
 	}
-	return g.run(g.limit(ctx, t), t, tool, req), nil
+	g.limit(t)
+	return g.run(t, tool, req), nil
 }
 
 // refusal says why a call does not run.
@@ -225,6 +226,12 @@ func (g *Gate) safely(f func()) (ok bool) {
 	}()
 	f()
 	return true
+}
+
+// now is the run's clock.
+func (g *Gate) now() (t time.Time) {
+	g.safely(func() { t = g.cfg.Now() })
+	return t
 }
 
 // judge is resolve and decide. A panic on the way is a denial, as any other
@@ -323,57 +330,34 @@ func (g *Gate) exit() {
 	g.fewer.Broadcast()
 }
 
-// timed is the context of a call. One timer of the gate ends whatever call has
-// used up its time: a timer for each costs more than judging the call does.
-type timed struct {
-	context.Context
-	ends time.Time
-}
-
-func (c timed) Deadline() (time.Time, bool) {
-	if d, ok := c.Context.Deadline(); ok && d.Before(c.ends) {
-		return d, true
-	}
-	return c.ends, true
-}
-
-func (c timed) Err() error {
-	err := c.Context.Err()
-	if err != nil && context.Cause(c.Context) == context.DeadlineExceeded {
-		return context.DeadlineExceeded
-	}
-	return err
-}
-
 // during ties ctx to the life of the run.
-func (g *Gate) during(ctx context.Context, t *ticket) context.Context {
-	ctx, t.cancel = context.WithCancelCause(ctx)
+func (g *Gate) during(ctx context.Context, t *ticket) {
+	t.ctx.follow(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closing {
-		t.cancel(nil)
-		return ctx
+		t.ctx.cancel(context.Canceled)
+		return
 	}
 	g.under[t] = struct{}{}
-	return ctx
 }
 
 // limit begins the time that the call may take.
-func (g *Gate) limit(ctx context.Context, t *ticket) context.Context {
-	t.start = g.cfg.Now()
+func (g *Gate) limit(t *ticket) {
+	t.start = g.now()
 	ends := time.Now().Add(g.callTime(t.tool))
+	t.ctx.begin(ends)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t.ends = ends
 	if !g.closing && (g.watched.IsZero() || ends.Before(g.watched)) {
 		g.rewatch(ends)
 	}
-	return timed{ctx, ends}
 }
 
 // done lets go of a call that was admitted, of whose result out bytes go out.
 func (g *Gate) done(t *ticket, out int) {
-	t.cancel(nil)
+	t.ctx.release()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.under, t)
@@ -405,7 +389,7 @@ func (g *Gate) expire() {
 		switch {
 		case t.ends.IsZero():
 		case !t.ends.After(now):
-			t.cancel(context.DeadlineExceeded)
+			t.ctx.cancel(context.DeadlineExceeded)
 		case next.IsZero() || t.ends.Before(next):
 			next = t.ends
 		}
@@ -457,7 +441,7 @@ func (g *Gate) Close() []Abandoned {
 	defer g.mu.Unlock()
 	g.closing = true
 	for t := range g.under {
-		t.cancel(nil)
+		t.ctx.cancel(context.Canceled)
 	}
 	if g.watch != nil {
 		g.watch.Stop()

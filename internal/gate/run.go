@@ -20,23 +20,23 @@ type answer struct {
 
 // run answers with what the tool answers, or, where its function does not come
 // back although its context is done, without it.
-func (g *Gate) run(ctx context.Context, t *ticket, tool *call.Tool, req call.Request) call.Result {
+func (g *Gate) run(t *ticket, tool *call.Tool, req call.Request) call.Result {
 	if req.Late != nil {
-		return g.here(ctx, t, tool, req)
+		return g.here(t, tool, req)
 	}
 	answered := make(chan call.Result, 2) // a late one, and what is thrown away
 	req.Late = func(res call.Result) { answered <- res }
-	go func() { answered <- g.here(ctx, t, tool, req) }()
+	go func() { answered <- g.here(t, tool, req) }()
 	return <-answered
 }
 
 // here runs the tool on this goroutine.
-func (g *Gate) here(ctx context.Context, t *ticket, tool *call.Tool, req call.Request) (res call.Result) {
-	stop := context.AfterFunc(ctx, func() { g.outwait(ctx, t, req.Late) })
+func (g *Gate) here(t *ticket, tool *call.Tool, req call.Request) (res call.Result) {
+	t.ctx.atEnd(func() { g.outwait(t, req.Late) })
 	var a answer
 	returned := false
 	defer func() {
-		stop()
+		t.ctx.atEnd(nil)
 		switch {
 		case !g.settle(t):
 		case returned:
@@ -45,7 +45,7 @@ func (g *Gate) here(ctx context.Context, t *ticket, tool *call.Tool, req call.Re
 			req.Late(g.end(t, failed(tool)))
 		}
 	}()
-	a = g.invoke(ctx, tool, req)
+	a = g.invoke(&t.ctx, tool, req)
 	returned = true
 	return res
 }
@@ -67,7 +67,7 @@ func (g *Gate) settle(t *ticket) bool {
 
 // outwait gives the function of a call whose context is done the grace, and then
 // answers without it.
-func (g *Gate) outwait(ctx context.Context, t *ticket, late func(call.Result)) {
+func (g *Gate) outwait(t *ticket, late func(call.Result)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if t.settled {
@@ -82,7 +82,7 @@ func (g *Gate) outwait(ctx context.Context, t *ticket, late func(call.Result)) {
 		t.settled = true
 		g.abandoned[t.seq] = t.tool
 		g.mu.Unlock()
-		res := g.end(t, answer{call.Errorf("%s", stopped(ctx)), audit.Abandoned})
+		res := g.end(t, answer{call.Errorf("%s", stopped(&t.ctx)), audit.Abandoned})
 		g.safely(func() { late(res) })
 	})
 }
@@ -134,7 +134,7 @@ func (g *Gate) end(t *ticket, a answer) call.Result {
 	res := a.res
 	micros := int64(0)
 	if !t.start.IsZero() {
-		micros = g.cfg.Now().Sub(t.start).Microseconds()
+		micros = g.now().Sub(t.start).Microseconds()
 	}
 	size := 0
 	if !g.safely(func() { res, size = g.finish(res, g.output(t.tool)) }) {

@@ -560,3 +560,12 @@ func TestZeroConfigHasDefaults(t *testing.T) {
 		t.Errorf("%+v", g.cfg.Limits)
 	}
 }
+
+// A clock that panics keeps no call from ending, and so no run from closing.
+func TestClockThatPanics(t *testing.T) {
+	r := newRig(t, func(r *rig) { r.cfg.Now = func() time.Time { panic("no time") } })
+	if res, err := r.call("read", ""); err != nil || res.IsError {
+		t.Errorf("%v %v", res, err)
+	}
+	r.Close()
+}

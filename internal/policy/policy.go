@@ -251,7 +251,8 @@ func (p *Policy) scope(name string) call.Decision {
 // Explanation is what a policy says of one tool before any call of it.
 type Explanation struct {
 	Tool string
-	// Decision holds for every call, unless one of Depends makes it stricter.
+	// Decision holds for every call, unless one of Depends makes it stricter. In
+	// plan mode a tool that does not read is denied besides.
 	Decision call.Decision
 	// Depends are the rules with a condition that can still change the verdict.
 	Depends []Rule

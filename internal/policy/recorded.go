@@ -132,7 +132,7 @@ func (p *Policy) Replay(rec *Record, tools []string) []Difference {
 type Suggestion struct {
 	Allow   []string       // tools that ran, sorted
 	Asked   []string       // tools a person was to be asked about, that are not in Allow, sorted
-	Unused  []string       // tools of the runs' scopes that never ran, sorted
+	Unused  []string       // tools of the runs' scopes that are in neither, sorted
 	Refused map[string]int // calls that were refused, by tool
 	ByRules int            // of these, those a rule refused
 }
@@ -175,7 +175,7 @@ func Suggest(records ...*Record) Suggestion {
 		}
 	}
 	for name, given := range had {
-		if given && !ran[name] {
+		if given && !ran[name] && !asked[name] {
 			s.Unused = append(s.Unused, name)
 		}
 	}
