@@ -12,6 +12,7 @@ import (
 // An answer of the scripted model costs 0.00012 dollars by the prices that the
 // pinned Claude Code has, also for a model it does not know.
 func TestClaudeSpendsItsBudget(t *testing.T) {
+	t.Parallel()
 	search := model.Step{Tool: "memory_search", Args: map[string]any{"query": "x"}}
 	for name, tc := range map[string]struct {
 		flags []string
