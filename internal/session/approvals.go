@@ -31,8 +31,8 @@ type Approvals struct {
 	Notify []string      // command that gets each question as JSON; empty is none
 	// SameUser accepts that code of the run could answer in a person's place.
 	SameUser bool
-	// Terminal also asks at the terminal of this process, where it has one. It is
-	// for a run whose agent does not share it.
+	// Terminal also asks at the terminal of this process, where it has one and
+	// does not share it with a Program, which could type.
 	Terminal bool
 	// Inside takes answers by Session.Answer alone: no socket, no terminal, no
 	// command. It is for an embedder that asks in its own window.
@@ -122,6 +122,7 @@ func (s *Session) checkAsking(pol *policy.Policy, commands bool) error {
 // openDesk makes the desk of a run that may ask.
 func (s *Session) openDesk(dir *state.Dir, pol *policy.Policy) (*desk, error) {
 	a := s.cfg.Approvals
+	a.Terminal = a.Terminal && s.cfg.Program == nil
 	d := &desk{s: s}
 	d.desk = approve.New(approve.Config{
 		Run: s.binding.Run, Workspace: s.binding.Workspace, Channel: s.binding.Channel, User: s.binding.User, Agent: s.binding.Agent,
@@ -292,7 +293,7 @@ func (s *Session) Answer(ctx context.Context, id string, a approve.Answer) error
 func (s *Session) notify(ctx context.Context, argv []string, stdin []byte) error {
 	p, err := proc.Start(ctx, proc.Spec{
 		Path: argv[0], Args: argv, Env: s.cfg.Environ, Dir: string(filepath.Separator), Stdin: bytes.NewReader(stdin),
-		Marker: s.binding.Run + "/" + rand.Text(),
+		Marker: s.binding.Run + "/" + rand.Text(), Grace: time.Second, // it is dead when the hook is closed
 	})
 	if err != nil {
 		return err

@@ -129,6 +129,7 @@ func TestTwoPlansAtOnce(t *testing.T) {
 	says(t, next(t, two, "a plan"), false, "approved")
 	o.say(first, approve.Answer{Yes: true})
 	says(t, next(t, one, "a plan"), true, "what was approved is not allowed any more")
+	_ = o.Close()
 	if got := states(t, o.Session); !slices.Equal(got, []approve.State{approve.Void, approve.Used}) {
 		t.Error(got)
 	}
