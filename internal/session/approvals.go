@@ -50,8 +50,9 @@ type desk struct {
 	terminal *control.Terminal // nil without
 	hook     *approve.Hook     // nil without
 
-	mu sync.Mutex
-	db *sqlite.DB // nil until something is asked
+	mu     sync.Mutex
+	closed bool
+	db     *sqlite.DB // nil until something is asked
 }
 
 // mode holds the mode of a run that began in plan mode.
@@ -127,17 +128,8 @@ func (s *Session) openDesk(dir *state.Dir, pol *policy.Policy) (*desk, error) {
 	d.desk = approve.New(approve.Config{
 		Run: s.binding.Run, Workspace: s.binding.Workspace, Channel: s.binding.Channel, User: s.binding.User, Agent: s.binding.Agent,
 		PolicyDigest: pol.Digest, Expiry: a.Expiry, Now: s.cfg.Now, Mask: s.mask,
-		Show: func(raw []byte) []byte { return filter{s.secrets}.Arguments(raw) },
-		Open: func(ctx context.Context) (approve.Store, error) {
-			db, err := sqlite.Open(ctx, dir.Database())
-			if err != nil {
-				return nil, err
-			}
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			d.db = db
-			return db.Questions(), nil
-		},
+		Show:  func(raw []byte) []byte { return filter{s.secrets}.Arguments(raw) },
+		Open:  func(ctx context.Context) (approve.Store, error) { return d.open(ctx, dir.Database()) },
 		Asked: d.asked, Settled: d.settled,
 	})
 	if a.Inside {
@@ -176,6 +168,23 @@ func (s *Session) openDesk(dir *state.Dir, pol *policy.Policy) (*desk, error) {
 	return d, nil
 }
 
+// open opens the store of the questions. Where that took longer than the run it
+// opens nothing: nobody would close it.
+func (d *desk) open(ctx context.Context, path string) (approve.Store, error) {
+	db, err := sqlite.Open(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		_ = db.Close()
+		return nil, errors.New("the run has ended")
+	}
+	d.db = db
+	return db.Questions(), nil
+}
+
 // notifier is the command with the path of its program filled in.
 func notifier(argv []string) ([]string, error) {
 	if err := helper(); err != nil {
@@ -206,6 +215,7 @@ func (d *desk) close() {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.closed = true
 	if d.db != nil {
 		_ = d.db.Close()
 	}

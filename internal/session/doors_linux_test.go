@@ -261,7 +261,7 @@ func TestNotifyCantAnswer(t *testing.T) {
 }
 
 // attack runs a script as code of the run while a question waits, and returns
-// what it printed. %s in it are a shell word that answers, and the run's folder.
+// what it printed. answer is a shell word that says yes to the question.
 func attack(t *testing.T, o *office, script func(answer string) string) (printed string, waiting <-chan call.Result) {
 	t.Helper()
 	waiting = o.start("write_file", writeA)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -207,5 +209,20 @@ func TestWritingTheDatabaseApprovesNothing(t *testing.T) {
 	_ = o.Close()
 	if res := next(t, done, "the call"); !res.IsError {
 		t.Errorf("%+v", res)
+	}
+}
+
+// A database that opens only when the run is over is closed again.
+func TestDatabaseOpensTooLate(t *testing.T) {
+	o := newOffice(t)
+	_ = o.Close()
+	path := filepath.Join(t.TempDir(), "drawbridge.db")
+	if store, err := o.desk.open(t.Context(), path); err == nil || store != nil || o.desk.db != nil {
+		t.Errorf("%v %v", store, err)
+	}
+	for _, suffix := range []string{"-wal", "-shm"} { // of one that is open
+		if _, err := os.Stat(path + suffix); err == nil {
+			t.Errorf("%s is left open", suffix)
+		}
 	}
 }
