@@ -38,8 +38,12 @@ func (a *app) approvalsCommand() *cobra.Command {
 		Short: "Show the questions that live runs wait with",
 		Long: `Show the questions that live runs wait with, and the commands that answer them.
 
-They are asked of the runs themselves, which answer any process of yours that no run
-has started: an agent, its tools and what they leave behind are refused.`,
+The runs themselves are asked, and answer any process of yours that no run has
+started: an agent, its tools and what they leave behind are refused.
+
+--all reads what is on record instead: how each question was settled. "void" is one
+whose call did not run because its run was over, the agent had given up, or what was
+approved did not hold any more. drawbridge runs prune removes them with their runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if watch && all {

@@ -26,7 +26,10 @@ func (a *app) approveCommand() *cobra.Command {
 		Short: "Say yes to a question of a live run",
 		Long: `Say yes to a question of a live run: the call it asks about runs once, with the very
 arguments that were shown. The beginning of an id, at least 4 characters, is enough where
-no other question begins so. It works from any process of yours that no run has started.`,
+no other question begins so. It works from any process of yours that no run has started.
+
+Exit code 1 where the question was settled before, which changes nothing and is said,
+or the answer could not be taken; 2 where there is no such question.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if c.Flags().Changed("remember") && remember != "run" {
@@ -48,7 +51,10 @@ func (a *app) denyCommand() *cobra.Command {
 		Short: "Say no to a question of a live run",
 		Long: `Say no to a question of a live run: the call does not run, and the model is told the
 reason. The beginning of an id, at least 4 characters, is enough where no other question
-begins so. It works from any process of yours that no run has started.`,
+begins so. It works from any process of yours that no run has started.
+
+Exit code 1 where the question was settled before, which changes nothing and is said,
+or the answer could not be taken; 2 where there is no such question.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.answer(c.Context(), args[0], approve.Answer{Note: reason})
@@ -72,10 +78,14 @@ func (a *app) answer(ctx context.Context, id string, ans approve.Answer) error {
 	switch len(hits) {
 	case 1:
 	case 0:
-		if failed != nil {
+		if errors.Is(failed, control.ErrRefused) || errors.Is(failed, control.ErrUnsupported) {
 			return failed
 		}
-		return a.notWaiting(ctx, dir, open, id, ans)
+		err := a.notWaiting(ctx, dir, open, id, ans)
+		if failed != nil && errors.Is(err, approve.ErrUnknown) {
+			return failed
+		}
+		return err
 	default:
 		return fault.New(fault.Usage, "give more of the id: "+ids(hits), "%d questions begin with %q", len(hits), id)
 	}
@@ -126,16 +136,11 @@ func ids(list []held) string {
 // notWaiting says what became of a question that no run waits with. The runs
 // know best what they have settled; of those that are over there is the record.
 func (a *app) notWaiting(ctx context.Context, dir *state.Dir, open []held, id string, ans approve.Answer) error {
-	list, unread := recorded(ctx, dir, "")
-	var old []held
-	for _, q := range list {
-		old = append(old, held{question: q})
-	}
-	old = matching(old, id)
-	if len(old) > 1 {
+	old, unread := onRecord(ctx, dir, id)
+	switch {
+	case len(old) > 1:
 		return fault.New(fault.Usage, "give more of the id: "+ids(old), "%d questions begin with %q", len(old), line(id, 80))
-	}
-	if len(old) == 1 {
+	case len(old) == 1:
 		id = old[0].question.ID
 	}
 	live, err := dir.Live()
@@ -152,18 +157,31 @@ func (a *app) notWaiting(ctx context.Context, dir *state.Dir, open []held, id st
 			return asFault(err, id)
 		}
 	}
-	if len(old) == 1 {
-		q := old[0].question
-		return fault.New(fault.Agent, "", "question %s of run %s: %v: %s", id, line(q.Run, 64), approve.ErrSettled, line(q.How(), 2000))
+	if len(old) == 1 && old[0].question.State == approve.Pending { // by now it is not
+		old, unread = onRecord(ctx, dir, id)
 	}
-	if unread != nil {
+	switch {
+	case unread != nil:
 		return unread
+	case len(old) == 1:
+		q := old[0].question
+		return asFault(fmt.Errorf("run %s: %w: %s", line(q.Run, 64), approve.ErrSettled, line(q.How(), 2000)), id)
 	}
 	hint := "no questions are waiting"
 	if len(open) > 0 {
 		hint = "waiting: " + ids(open)
 	}
-	return fault.New(fault.Usage, hint, "no question %q", line(id, 80))
+	return fault.Wrap(approve.ErrUnknown, fault.Usage, hint, "question %q", line(id, 80))
+}
+
+// onRecord are the questions on record that id names.
+func onRecord(ctx context.Context, dir *state.Dir, id string) ([]held, error) {
+	list, err := recorded(ctx, dir, "")
+	all := make([]held, len(list))
+	for i, q := range list {
+		all[i].question = q
+	}
+	return matching(all, id), err
 }
 
 // asFault is a refused answer with its exit code: 2 for a question that there is

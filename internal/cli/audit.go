@@ -212,13 +212,16 @@ func describe(r audit.Record) string {
 		return head + fmt.Sprintf("run %s, agent %s, workspace %s, channel %s, user %s, level %s, scope [%s]",
 			r.Run.ID, line(r.Run.Agent, 80), line(r.Run.Workspace, 80), line(r.Run.Channel, 80), line(r.Run.User, 80), r.Run.Level, line(strings.Join(r.Run.Scope, " "), 2000))
 	case audit.Begin:
-		return head + fmt.Sprintf("%s %s (%s, by %s%s)", tool, arguments(r), r.Decision, r.Layer, opt(" ", line(r.Rule, 80)))
+		return head + fmt.Sprintf("%s %s (%s, by %s%s)", tool, arguments(r), r.Decision, r.Layer, opt(" ", line(r.Rule, 300)))
 	case audit.Answer:
-		return head + fmt.Sprintf("to line %d: %s, question %s%s%s", r.Call, r.Decision, line(r.Rule, 80), opt(", ", line(r.Detail, 80)), opt(": ", line(r.Reason, 400)))
+		return head + answered(r)
 	case audit.End:
+		if r.Outcome == audit.Denied {
+			return head + fmt.Sprintf("%s of line %d: not run (denied)", tool, r.Call)
+		}
 		return head + fmt.Sprintf("%s of line %d: %s, %.1f ms, %d bytes", tool, r.Call, r.Outcome, float64(r.Micros)/1000, r.ResultSize)
 	case audit.Refused:
-		return head + fmt.Sprintf("%s %s: %s%s: %s", tool, arguments(r), r.Layer, opt(" ", line(r.Rule, 80)), line(r.Reason, 400))
+		return head + fmt.Sprintf("%s %s: %s%s: %s", tool, arguments(r), r.Layer, opt(" ", line(r.Rule, 300)), line(r.Reason, 400))
 	case audit.Close:
 		var totals []string
 		for _, k := range slices.Sorted(maps.Keys(r.Totals)) {
@@ -227,6 +230,19 @@ func describe(r audit.Record) string {
 		return head + line(strings.Join(totals, ", "), 1000)
 	}
 	return head + line(r.What, 80) + opt(": ", line(r.Detail, 400))
+}
+
+// answered is what a person said, or that nobody did.
+func answered(r audit.Record) string {
+	said := "no"
+	if r.Decision == string(call.Allow) {
+		said = "yes"
+	}
+	said = fmt.Sprintf("%s to line %d, question %s", said, r.Call, line(r.Rule, 80))
+	if r.Detail == "expired" {
+		return said + ": nobody answered in time"
+	}
+	return said + opt(", by ", line(r.Detail, 80)) + opt(": ", line(r.Reason, 400))
 }
 
 func arguments(r audit.Record) string {

@@ -102,7 +102,7 @@ func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 const exitCodes = `Exit codes:
   0    done
-  1    the agent failed, or a check of this command did
+  1    the agent failed, or a check of this command did; a question was settled before
   2    usage, configuration or surroundings
   3    the agent never listed its tools from the bridge
   4    the run cost more than its budget
@@ -110,7 +110,8 @@ const exitCodes = `Exit codes:
   124  the wall time was over
   126  the sandbox or the level asked for could not be set up
   130  interrupted
-exec returns the code of its program.`
+A call that is refused, by the policy or by a person, ends nothing. exec returns the
+code of its program.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{

@@ -32,10 +32,10 @@ func TestPoliciesOfTheDocs(t *testing.T) {
 			t.Errorf("%q\n%s", w, m[1])
 		}
 	}
-	if len(blocks) < 4 {
+	if len(blocks) < 6 {
 		t.Fatalf("%d policies found", len(blocks))
 	}
-	for _, name := range []string{"policy_review", "policy_chatbot", "policy_teams"} {
+	for _, name := range []string{"policy_review", "policy_chatbot", "policy_nightly", "policy_plan", "policy_teams"} {
 		if !bytes.Contains(page, []byte("(`"+name+"`)")) {
 			t.Errorf("the page does not name %s", name)
 		}
@@ -64,9 +64,14 @@ func TestStarterIsGood(t *testing.T) {
 			t.Errorf("%q", w)
 		}
 		// What is commented out has to be right too.
-		text := regexp.MustCompile(`(?m)^# (workspaces:|  .*)$`).ReplaceAllString(string(starter(found)), "$1")
-		if _, err := policyfile.Parse("drawbridge.yaml", []byte(text), policyOptions()); err != nil || !strings.Contains(text, "\nworkspaces:\n") {
-			t.Errorf("%v\n%s", err, text)
+		text := regexp.MustCompile(`(?m)^# (workspaces:|approvals:|  .*)$`).ReplaceAllString(string(starter(found)), "$1")
+		text = regexp.MustCompile(`(?m)^( +)# (- tools:.*|  (?:when|then):.*|mode: .*|deny: .*)$`).ReplaceAllString(text, "$1$2")
+		f, err = policyfile.Parse("drawbridge.yaml", []byte(text), policyOptions())
+		if err != nil || !strings.Contains(text, "\nworkspaces:\n") || strings.Contains(text, "# mode") {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		if f.Approvals == nil || len(f.Agents["researcher"].Rules) != 2 || f.Agents["researcher"].Mode.Value != "plan" {
+			t.Errorf("left in comments:\n%s", text)
 		}
 	}
 }

@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/agent"
+	"github.com/drawbridge-mcp/drawbridge/internal/approve"
+	"github.com/drawbridge-mcp/drawbridge/internal/control"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/proc"
 )
@@ -15,9 +19,9 @@ func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Tell what is there, what is missing, and how to get it",
-		Long:  "Look for agent CLIs, the state directory and what the levels need. Exit code 2 where no run can start: the state directory or the supervision of processes is missing.",
+		Long:  "Look for agent CLIs, the state directory, what the levels need and whether questions can be answered from here. Exit code 2 where no run can start: the state directory or the supervision of processes is missing.",
 		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
 			bad := false
 			row := func(ok bool, what, detail, hint string) {
 				mark := "ok     "
@@ -64,6 +68,11 @@ func (a *app) doctorCommand() *cobra.Command {
 			row(supervised == nil, "level sealed", "the agent's own tools are off; every effect passes the gate", "")
 			later("level confined", "this version has no sandbox", "use sealed; or --own-tools, which is level open")
 			row(supervised == nil, "level open", "for exec and --own-tools: the scope guards the bridge's tools only", "")
+			if ask, err := canAsk(c.Context()); err != nil {
+				row(false, "questions", err.Error(), fault.HintOf(err))
+			} else {
+				row(true, "questions", ask, "")
+			}
 			later("execute_command", "needs the sandbox, which this version has not", "--sandbox=off accepts that commands run unconfined")
 			if bad {
 				return exitCode(fault.Usage)
@@ -71,4 +80,36 @@ func (a *app) doctorCommand() *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// nothing is a desk without questions.
+type nothing struct{}
+
+func (nothing) Pending() []approve.Question                          { return nil }
+func (nothing) Answer(context.Context, string, approve.Answer) error { return approve.ErrUnknown }
+
+// canAsk tries whether a question of a run could be answered from here, and
+// says how.
+func canAsk(ctx context.Context) (how string, err error) {
+	folder, err := os.MkdirTemp("", "drawbridge-doctor-")
+	if err != nil {
+		return "", fault.Wrap(err, fault.Usage, "set TMPDIR to a directory that you can write", "temporary directory")
+	}
+	defer os.RemoveAll(folder)
+	s, err := control.Listen(folder, nothing{}, control.Options{})
+	if err != nil {
+		return "", fault.Wrap(err, fault.Usage, "runs that ask, and plan mode, do not start without it", "control socket")
+	}
+	defer s.Close()
+	switch _, err := control.Pending(ctx, folder); {
+	case errors.Is(err, control.ErrRefused):
+		return "", fault.New(fault.Usage, "answer from a shell that no run has started", "answers are not taken from here: this process belongs to a run")
+	case err != nil:
+		return "", err
+	}
+	how = "answered with drawbridge approve and deny, from any shell of yours"
+	if isTerminal(os.Stderr) && terminal() {
+		how += "; a run in the foreground asks at this terminal too"
+	}
+	return how, nil
 }

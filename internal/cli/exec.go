@@ -30,9 +30,13 @@ your terminal, and finds the bridge in three variables:
   DRAWBRIDGE_MCP_CONFIG  path of an mcpServers file (0600), gone after the run
 
 The level is open: the scope guards the bridge's tools only, and the program can do
-whatever you can. When it ends, everything it started is ended too. exec returns
-the program's exit code, 128+N where signal N ended it; 2 where it could not be
-started, 5 where the record is incomplete.`,
+whatever you can. So it could also answer questions in your place: --ask, --plan and
+rules that ask are errors here, unless the policy file accepts that with
+approvals: { same_user_can_answer: true }.
+
+When it ends, everything it started is ended too. exec returns the program's exit
+code, 128+N where signal N ended it; 2 where it could not be started, 5 where the
+record is incomplete.`,
 		Example: `  drawbridge exec --allow memory_search -- sh -c 'my-agent --mcp-config "$DRAWBRIDGE_MCP_CONFIG"'`,
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, words []string) error {

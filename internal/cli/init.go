@@ -103,9 +103,21 @@ agents:
         when: binding.channel == "public"
         then: deny
         reason: notes are not for public channels
+      # Each of these calls waits until you answer, with drawbridge approve or deny.
+      # - tools: ["write_*", "edit_*", "delete_*"]
+      #   when: '!path_in(args.path, "drafts")'
+      #   then: ask
+
+    # Until you have approved a plan only tools that read run; also: --plan.
+    # mode: plan
 
     # A limit refuses further calls; wall ends the run.
     limits: { calls: 200, wall: 30m, output: 64KiB }
+
+# How long a question counts, and a program that gets it as JSON on standard input.
+# approvals:
+#   expiry: 10m
+#   notify: [notify-send, "drawbridge: an agent asks"]
 
 # Workspaces and their channels can only take away. Once one is listed, a run has
 # to name one that is; "*" is every other name.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/drawbridge-mcp/drawbridge/internal/approve"
 	"github.com/drawbridge-mcp/drawbridge/internal/call"
 	"github.com/drawbridge-mcp/drawbridge/internal/catalogue"
 	"github.com/drawbridge-mcp/drawbridge/internal/config"
@@ -40,7 +41,7 @@ func (a *app) policyCheck() *cobra.Command {
 		Short: "Read the whole policy file as a run would, and name everything that is wrong",
 		Long: `Read a policy file as a run would and name every error by file, line and column.
 Exit code 2 where there is one. Warnings are about what is well written and still
-not what it may seem: rules that ask in a version that can ask nobody, trust in
+not what it may seem: questions that the run's own code could answer, trust in
 programs that run anything, what is not built yet.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -133,6 +134,7 @@ ARGUMENTS (a JSON object), the decision of that very call.`,
 				fmt.Fprintf(a.out, "mode plan, set by %s: until a person approves a plan only tools that read run; what is decided after that:\n", line(at, 300))
 			}
 			a.explainTools(p, server, names, len(args) == 1)
+			a.explainQuestions(sel, p, names)
 			if err := sel.Startable(false, os.LookupEnv); err != nil {
 				fmt.Fprintf(a.out, "note: a run would not start: %s\n", visible(err.Error()))
 			}
@@ -172,6 +174,25 @@ func (a *app) explainTools(p *policy.Policy, server string, names []string, rule
 		if l := p.ToolLimits(name); l != (policy.Limits{}) {
 			fmt.Fprintf(a.out, "limits of %s: %s\n", name, limits(l))
 		}
+	}
+}
+
+// explainQuestions says how a person is asked, where one can be.
+func (a *app) explainQuestions(sel *policyfile.Selected, p *policy.Policy, names []string) {
+	if !policyfile.CanAsk(p, names) {
+		return
+	}
+	expiry := sel.Approvals.Expiry.Value
+	if expiry == 0 {
+		expiry = approve.DefaultExpiry
+	}
+	fmt.Fprintf(a.out, "questions: answered with drawbridge approve and drawbridge deny, expire after %s\n", expiry)
+	switch why := sel.Answerable(p); {
+	case why == "":
+	case sel.Approvals.SameUser:
+		fmt.Fprintf(a.out, "note: code of the run could answer in a person's place, and the policy accepts it: %s\n", why)
+	default:
+		fmt.Fprintf(a.out, "note: a run would not start: code of the run could answer in a person's place: %s\n", why)
 	}
 }
 

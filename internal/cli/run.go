@@ -40,10 +40,17 @@ answer to standard output.
 NAME is an agent of the policy file, which says what it may call (--allow then only
 narrows that), or an agent CLI, which may call what --allow names.
 
+With --ask, and where a rule of the policy says so, a call waits until a person has
+said yes: at this terminal, where standard error is one, or with drawbridge approve
+from any other shell. With --plan nothing but reading is run until a person has
+approved the agent's plan. A no, and no answer in time, refuse the call and end nothing.
+
 ` + exitCodes,
 		Example: `  drawbridge run --agent claude --allow memory_search -- "What do we know about the Q4 budget?"
   (cat review.txt; git diff) | drawbridge run --agent claude --allow read_file,search_files
   drawbridge run --agent researcher --workspace ws-personal -- "Find the open questions in docs/"
+  drawbridge run --agent claude --allow read_file,write_file --ask write_file -- "Mend the typos in README.md"
+  drawbridge run --agent claude --allow read_file,list_files,write_file --plan -- "Split docs/guide.md by topic"
   echo 'call memory_search {"query":"budget"}' | drawbridge run --agent scripted --allow memory_search`,
 		RunE: func(c *cobra.Command, words []string) error {
 			chosen, err := scope.choose(a, c)

@@ -46,7 +46,7 @@ func (f *scopeFlags) add(c *cobra.Command) {
 	fl.StringVar(&f.user, "user", "", "user the run is bound to (default: you)")
 	fl.StringVar(&f.folder, "folder", ".", "folder the run works in; the file tools can't leave it (default with a policy agent: the workspace's)")
 	fl.StringArrayVar(&f.allow, "allow", nil, "tools the run may see and call: names, or patterns with *, separated by commas; nothing is allowed by default; beside an agent of the policy file it narrows")
-	fl.StringArrayVar(&f.ask, "ask", nil, "of these, tools a person is asked about before each call; see drawbridge approvals")
+	fl.StringArrayVar(&f.ask, "ask", nil, "of the allowed tools, those a person is asked about before each call; see drawbridge approvals")
 	fl.BoolVar(&f.plan, "plan", false, "begin in plan mode: until a person has approved the agent's plan only tools that read run")
 	fl.StringVar(&f.server, "server-name", "drawbridge", "the middle of the tool name the model sees, mcp__NAME__tool")
 	fl.StringVar(&f.sandbox, "sandbox", "", `"off" accepts that execute_command runs unconfined`)

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -34,21 +35,15 @@ func asked(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	known := strings.Fields(ts.Getenv("ASKED"))
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if err := ts.Exec("drawbridge", "approvals", "--json"); err != nil {
-			continue // a run that begins or ends may not answer
-		}
-	questions:
-		for text := range strings.Lines(ts.ReadFile("stdout")) {
+		list := exec.Command("sh", "-c", "drawbridge approvals --json")
+		list.Env = []string{"PATH=" + ts.Getenv("PATH"), "HOME=" + ts.Getenv("HOME")}
+		out, _ := list.Output() // a run that begins or ends may not answer
+		for text := range strings.Lines(string(out)) {
 			var q struct{ ID string }
 			if err := json.Unmarshal([]byte(text), &q); err != nil {
 				ts.Fatalf("%v: %s", err, text)
 			}
-			for _, word := range args[1:] {
-				if !strings.Contains(text, word) {
-					continue questions
-				}
-			}
-			if !slices.Contains(known, q.ID) {
+			if !slices.Contains(known, q.ID) && !slices.ContainsFunc(args[1:], func(w string) bool { return !strings.Contains(text, w) }) {
 				ts.Setenv(args[0], q.ID)
 				ts.Setenv("ASKED", strings.Join(append(known, q.ID), " "))
 				return

@@ -99,25 +99,25 @@ func (s *Session) checkAsking(pol *policy.Policy, commands bool) error {
 	if !s.asking(pol) || s.cfg.Approvals.SameUser {
 		return nil
 	}
-	why := ""
+	why, instead := "", ""
 	switch {
 	case s.level == Open && s.cfg.Program != nil:
-		why = "the program of this run runs unconfined"
+		why, instead = "the program of this run runs unconfined", "use drawbridge run, where the agent is sealed"
 	case s.level == Open:
-		why = "the agent has tools of its own"
+		why, instead = "the agent has tools of its own", "leave --own-tools out"
 	case commands && s.cfg.SandboxOff:
-		why = "execute_command runs unconfined"
+		why, instead = "execute_command runs unconfined", "leave execute_command out"
 	case s.level == Embedded && s.cfg.Approvals.Inside == nil:
-		why = "what an embedder starts can't be told from the embedder"
+		why, instead = "what an embedder starts can't be told from the embedder", "answer with Config.Approve"
 	default:
 		return nil
 	}
-	what := "a plan"
-	if tools := s.asked(pol); len(tools) > 0 {
-		what = strings.Join(tools, ", ")
+	what := s.asked(pol)
+	if m, _ := pol.Mode(); m == policy.Plan {
+		what = append(what, "a plan")
 	}
-	return fault.New(fault.Usage, "deny instead of asking, or leave out what runs unconfined; approvals: { same_user_can_answer: true } in the policy file accepts it, and the record says so",
-		"a person is to be asked about %s, but code of the run could answer in their place: %s", what, why)
+	return fault.New(fault.Usage, instead+", or deny instead of asking; approvals: { same_user_can_answer: true } in the policy file accepts it, and the record says so",
+		"a person is to be asked about %s, but code of the run could answer in their place: %s", strings.Join(what, ", "), why)
 }
 
 // openDesk makes the desk of a run that may ask.

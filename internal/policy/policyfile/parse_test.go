@@ -105,7 +105,6 @@ func TestWhatIsNotBuiltDoesNotStart(t *testing.T) {
 	}{
 		{"", env, "agent researcher is allowed github/search_*, and upstreams are not built yet", fault.Usage},
 		{"", none, "/etc/p.yaml:4:77: upstreams.github.env.GITHUB_TOKEN: variable GITHUB_TOKEN is not set", fault.Usage},
-		{"ch-plan", env, "/etc/p.yaml:23:24: plan mode is not built yet", fault.Usage},
 	} {
 		sel, err := f.Select("researcher", "ws-personal", c.channel)
 		if err != nil {
@@ -392,10 +391,10 @@ func TestWarnings(t *testing.T) {
 	f := mustParse(t, strings.ReplaceAll(design, `"ls", "wc"`, `"ls", "git", "/usr/bin/python3"`)+"      '*': {}\n")
 	got := strings.Join(f.Warnings(known, func(string) (string, bool) { return "", false }), "\n")
 	for _, want := range []string{
-		"/etc/p.yaml:13: agents.researcher.rules[0] asks a person, and nobody can be asked",
+		"/etc/p.yaml:7: agents.researcher asks a person in workspace ws-personal, and code of the run could answer instead: execute_command is allowed",
 		"/etc/p.yaml:14: agents.researcher.rules[0] trusts git, which runs anything", "trusts /usr/bin/python3",
 		"/etc/p.yaml:17: agents.researcher.sandbox", "/etc/p.yaml:10: agents.researcher is allowed github/search_*: upstreams are not built yet",
-		"/etc/p.yaml:23: workspaces.ws-personal.channels.ch-plan: plan mode is not built yet", "variable DOCS_TOKEN is not set", "variable GITHUB_TOKEN is not set",
+		"variable DOCS_TOKEN is not set", "variable GITHUB_TOKEN is not set",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
@@ -433,4 +432,25 @@ func FuzzParse(f *testing.F) {
 			t.Fatal("a table without tests")
 		}
 	})
+}
+
+// A warning of what checkAsking of a run would refuse, where the file alone tells.
+func TestWarningsOfAsks(t *testing.T) {
+	const ask = "rules: [{ tools: [write_file], then: ask }]"
+	for _, c := range []struct{ name, agent, rest, want string }{
+		{"rule", "cli: claude, tools: { allow: [write_file, execute_command] }, " + ask, "", "agents.a asks a person, and code of the run could answer instead: execute_command is allowed"},
+		{"plan", "cli: claude, mode: plan, tools: { allow: [execute_command] }", "", "execute_command is allowed"},
+		{"no cli", "tools: { allow: [write_file] }, " + ask, "", "whose program runs unconfined"},
+		{"channel asks", "cli: claude, tools: { allow: [write_file, execute_command] }", "workspaces: { w: { channels: { c: { " + ask + " } } } }", "asks a person in workspace w, channel c, and"},
+		{"no commands", "cli: claude, tools: { allow: [write_file] }, " + ask, "", ""},
+		{"nothing to ask", "cli: claude, tools: { allow: [execute_command] }, " + ask, "", ""},
+		{"taken away where it asks", "cli: claude, tools: { allow: [write_file, execute_command] }", "workspaces: { w: { tools: { deny: [execute_command] }, " + ask + " }, x: {} }", ""},
+		{"accepted", "cli: claude, tools: { allow: [write_file, execute_command] }, " + ask, "approvals: { same_user_can_answer: true }", ""},
+	} {
+		f := mustParse(t, "version: 1\nagents: { a: { "+c.agent+" } }\n"+c.rest+"\n")
+		got := strings.Join(f.Warnings(known, func(string) (string, bool) { return "", false }), "\n")
+		if asks := strings.Contains(got, "could answer instead"); asks != (c.want != "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q", c.name, got)
+		}
+	}
 }

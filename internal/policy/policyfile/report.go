@@ -62,6 +62,9 @@ func (f *File) Warnings(tools []string, getenv func(string) (string, bool)) []st
 		if p := policy.New(l); !slices.ContainsFunc(tools, p.InScope) {
 			warn(a.At, "%s is allowed no tool", path)
 		}
+		if where, why := f.selfAnswered(name, tools); why != "" {
+			warn(a.At, "%s asks a person%s, and code of the run could answer instead: %s; a run does not start without approvals: { same_user_can_answer: true }", path, where, why)
+		}
 		for i, p := range l.Allow {
 			if _, ok := p.Upstream(); ok {
 				warn(a.Tools.Allow.at[i], "%s is allowed %s: upstreams are not built yet, and a run does not start", path, p)
