@@ -135,7 +135,7 @@ func TestClaudeIsDeniedByARule(t *testing.T) {
 	}
 	calls := linesOf(records, "write_file")
 	if refused := kindsOf(records, audit.Refused); !slices.Equal(refused, []string{"write_file"}) || len(calls) != 1 || !strings.Contains(string(calls[0][0].Arguments), "notes.txt") {
-		t.Errorf("refused %q, called %+v", refused, calls)
+		t.Fatalf("refused %q, called %+v", refused, calls)
 	}
 	i := slices.IndexFunc(records, func(r audit.Record) bool { return r.Kind == audit.Refused })
 	if r := records[i]; r.Decision != "deny" || r.Reason != "files in secrets are for people" || r.Rule == "" {
