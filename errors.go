@@ -21,6 +21,7 @@ const (
 	AgentFailed      = fault.Agent       // 1: the agent failed, or said so
 	Usage            = fault.Usage       // 2: configuration or surroundings
 	NotReady         = fault.NotReady    // 3: the agent never listed its tools
+	OverBudget       = fault.Budget      // 4: it cost more than its budget
 	RecordIncomplete = fault.Record      // 5: a line of the audit record is missing
 	WallTime         = fault.Wall        // 124: the run took too long
 	SandboxFailed    = fault.Sandbox     // 126: the level asked for can't be had

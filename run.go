@@ -57,6 +57,10 @@ type RunConfig struct {
 	// Timeout ends the run; 0 is 30 minutes. A negative time, here and below,
 	// is an error.
 	Timeout time.Duration
+	// Budget is what the run may cost, in US dollars; 0 is none, a negative one an
+	// error. It goes by what the CLI reports: one that has an option for it ends by
+	// itself, and a run that cost more by its last word is an error of kind Budget.
+	Budget float64
 	// ReadyTimeout ends a run whose agent has not listed its tools; 0 is 60 s.
 	ReadyTimeout time.Duration
 	// IdleTimeout ends a run whose agent prints nothing while no tool runs;
@@ -103,7 +107,7 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	c.Agent = &session.Agent{
 		CLI: cli, Path: cfg.AgentPath, Prompt: []byte(cfg.Prompt), Model: cfg.Model, Dirs: cfg.Dirs,
 		OwnTools: agent.OwnTools(cfg.OwnTools), Args: cfg.AgentArgs, Env: cfg.AgentEnv,
-		Wall: cfg.Timeout, Ready: cfg.ReadyTimeout, Idle: cfg.IdleTimeout,
+		Wall: cfg.Timeout, Budget: cfg.Budget, Ready: cfg.ReadyTimeout, Idle: cfg.IdleTimeout,
 	}
 	// The session outlives ctx by the time it takes to end the agent.
 	s, err := session.New(context.WithoutCancel(ctx), c)

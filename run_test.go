@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -87,6 +88,12 @@ func TestRunEnds(t *testing.T) {
 		"never listed in time":                {"no-handshake\nsleep 60s", func(c *drawbridge.RunConfig) { c.ReadyTimeout = 300 * time.Millisecond }, drawbridge.NotReady, "never connected"},
 		"wall time":                           {"call echo {}\nsleep 60s", func(c *drawbridge.RunConfig) { c.Timeout = 500 * time.Millisecond }, drawbridge.WallTime, "longer than"},
 		"wall time, ignoring TERM":            {"ignore\ncall echo {}\nsleep 60s", func(c *drawbridge.RunConfig) { c.Timeout = 500 * time.Millisecond }, drawbridge.WallTime, "longer than"},
+		"over the budget":                     {"call echo {}\ncost 2.51\nsay done", func(c *drawbridge.RunConfig) { c.Budget = 2.5 }, drawbridge.OverBudget, "the agent has spent $2.51 of a budget of $2.50"},
+		"over the budget, and failed":         {"cost 3\nfail it broke", func(c *drawbridge.RunConfig) { c.Budget = 2.5 }, drawbridge.OverBudget, "$3.00"},
+		"over a budget of its own":            {`print {"kind":"finished","ok":false,"status":"over budget","cost_usd":0.000125}` + "\nexit 1", nil, drawbridge.OverBudget, "has spent $0.000125 and ended by itself"},
+		"budget below 0":                      {"say a", func(c *drawbridge.RunConfig) { c.Budget = -1 }, drawbridge.Usage, "budget is -1"},
+		"budget that is no number":            {"say a", func(c *drawbridge.RunConfig) { c.Budget = math.NaN() }, drawbridge.Usage, "budget is NaN"},
+		"budget without end":                  {"say a", func(c *drawbridge.RunConfig) { c.Budget = math.Inf(1) }, drawbridge.Usage, "budget is +Inf"},
 		"sealed, and a tool that is not ours": {`print {"kind":"started","tools":["mcp__osfoundry__echo","Bash"],"status":"connected","server":"osfoundry"}` + "\nsleep 60s", nil, drawbridge.AgentFailed, "Bash"},
 		"empty prompt":                        {" \n", nil, drawbridge.Usage, "empty"},
 		"NUL in the prompt, field 64":         {"say a\x00b", nil, drawbridge.Usage, "NUL"},
@@ -122,6 +129,21 @@ func TestRunEnds(t *testing.T) {
 			}
 			drawbridgetest.Records(t, res.AuditFile, res.AuditHead)
 		})
+	}
+}
+
+func TestBudgetIsKept(t *testing.T) {
+	linux(t)
+	for script, note := range map[string]string{
+		"cost 2.5\nsay done": "",
+		// A CLI that does not say what it cost.
+		"say done\nprint " + `{"kind":"finished","ok":true,"text":"done"}` + "\nexit 0": "the agent reported no cost",
+	} {
+		cfg := drawbridge.RunConfig{Config: config(t), Agent: "scripted", Prompt: script, Timeout: time.Minute, Budget: 2.5}
+		res, err := drawbridge.Run(t.Context(), cfg)
+		if err != nil || !res.OK || res.Text != "done" || !strings.Contains(strings.Join(res.Notes, "|"), note) || note == "" && len(res.Notes) > 0 {
+			t.Errorf("%q: %+v, %v", script, res, err)
+		}
 	}
 }
 

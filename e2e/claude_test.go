@@ -375,7 +375,7 @@ func TestClaudeTakesEveryArgument(t *testing.T) {
 	s.file(t, sys, "SYSTEM-FROM-FILE")
 	for _, args := range [][]string{
 		{"--append-system-prompt", "--tools default APPENDED", "--effort", "low", "--max-turns", "9", "--fallback-model", "claude-haiku-4-5", "-n", "x"},
-		{"--system-prompt=REPLACED", "--max-budget-usd=5", "--exclude-dynamic-system-prompt-sections", "--disallowedTools=Bash", "--autocompact=auto"},
+		{"--system-prompt=REPLACED", "--exclude-dynamic-system-prompt-sections", "--disallowedTools=Bash", "--autocompact=auto"},
 		{"--system-prompt-file", sys, "--session-id", "3572b8ee-6712-4eac-b69c-4f96aa3111fb", "--include-partial-messages", "--forward-subagent-text"},
 		{"--append-system-prompt-file", sys, "--betas", "x-2025-01-01", "--system-prompt-snapshot", "off"},
 	} {

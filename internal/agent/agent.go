@@ -34,6 +34,10 @@ type Plan struct {
 	Model  string   // "" is the CLI's own default
 
 	OwnTools OwnTools
+	// Budget is what the run may cost, in US dollars; zero is no budget. A CLI
+	// that has an option for it is told, and Finished events have the cost. One
+	// that can't tell its cost refuses a budget in Command.
+	Budget float64
 	// Args are the user's extra arguments. Those that would undo what the run
 	// enforces are an error.
 	Args []string

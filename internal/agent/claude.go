@@ -67,7 +67,6 @@ var claudeFlags = []flag{
 	{names: []string{"--effort"}, value: true},
 	{names: []string{"--betas"}, value: true},
 	{names: []string{"--autocompact"}, value: true},
-	{names: []string{"--max-budget-usd"}, value: true},
 	{names: []string{"--max-turns"}, value: true},
 	{names: []string{"--json-schema"}, value: true},
 	{names: []string{"--session-id"}, value: true},
@@ -86,6 +85,7 @@ const (
 var claudeRefused = map[string]string{
 	"--model":                              "use --model of drawbridge",
 	"--add-dir":                            "use --add-dir of drawbridge",
+	"--max-budget-usd":                     "use --budget of drawbridge",
 	"--tools":                              "use --own-tools of drawbridge",
 	"--allowedTools":                       "use --allow of drawbridge: in bypass mode this option does not hold",
 	"--allowed-tools":                      "use --allow of drawbridge: in bypass mode this option does not hold",
@@ -168,6 +168,9 @@ func (claude) Command(in Installation, p Plan) (proc.Spec, error) {
 	}
 	if p.Model != "" {
 		args = append(args, "--model="+p.Model)
+	}
+	if p.Budget > 0 {
+		args = append(args, "--max-budget-usd="+strconv.FormatFloat(p.Budget, 'f', -1, 64))
 	}
 	return proc.Spec{
 		Path:  in.Path,

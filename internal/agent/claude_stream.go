@@ -163,6 +163,11 @@ func (s *claudeStream) user(msg members) []event.Event {
 	return events
 }
 
+// claudeOverBudget is the subtype of a result after --max-budget-usd was reached.
+// It is compared after each answer of the model, so that the last one can go over
+// it, with prices that the CLI knows; a model it does not know has a price too.
+const claudeOverBudget = "error_max_budget_usd"
+
 // result reads the line that ends a run. is_error decides: an error of the
 // model's API comes as subtype success.
 func (s *claudeStream) result(o members) event.Event {
@@ -174,6 +179,9 @@ func (s *claudeStream) result(o members) event.Event {
 	case e.Status != "":
 		ok := e.Status == "success"
 		e.OK = &ok
+	}
+	if e.Status == claudeOverBudget {
+		e.Status = event.OverBudget
 	}
 	if e.Text == "" {
 		var parts []string

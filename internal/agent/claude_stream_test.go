@@ -231,6 +231,8 @@ func TestClaudeResults(t *testing.T) {
 	}{
 		{`"is_error":true,"subtype":"success","result":"API Error: 401"`, event.Event{OK: no(), Status: "success", Text: "API Error: 401"}},
 		{`"subtype":"error_max_turns","is_error":true,"errors":["reached 3 turns","b"]`, event.Event{OK: no(), Status: "error_max_turns", Text: "reached 3 turns\nb"}},
+		{`"subtype":"error_max_budget_usd","is_error":true,"errors":["Reached maximum budget ($0.0002)"],"total_cost_usd":0.00024`,
+			event.Event{OK: no(), Status: event.OverBudget, Text: "Reached maximum budget ($0.0002)", CostUSD: new(0.00024)}},
 		{`"subtype":"success"`, event.Event{OK: yes(), Status: "success"}},
 		{`"subtype":"error_during_execution"`, event.Event{OK: no(), Status: "error_during_execution"}},
 		{`"result":"x"`, event.Event{Text: "x"}},

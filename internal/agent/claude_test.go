@@ -76,6 +76,7 @@ func TestClaudeCommandLine(t *testing.T) {
 		"all":      {func(p *Plan) { p.OwnTools.All = true }, nil},
 		"model":    {func(p *Plan) { p.Model = "-x" }, []string{"--tools", "", "--model=-x"}},
 		"dirs":     {func(p *Plan) { p.Dirs = []string{"/a b", "/c"} }, []string{"--tools", "", "--add-dir=/a b", "--add-dir=/c"}},
+		"budget":   {func(p *Plan) { p.Budget = 0.00000025 }, []string{"--tools", "", "--max-budget-usd=0.00000025"}},
 		"user arg": {func(p *Plan) { p.Args = []string{"--effort", "low"} }, []string{"--tools", "", "--effort=low"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -364,7 +365,7 @@ func TestClaudeArguments(t *testing.T) {
 		"--dangerously-skip-permissions", "--allow-dangerously-skip-permissions", "--settings", "--settings={}", "--setting-sources=user",
 		"--strict-mcp-config", "-p", "--print", "--output-format=json", "--input-format", "--add-dir=/", "--resume", "-r", "-c", "--continue",
 		"--fork-session", "--plugin-dir=/x", "--plugin-url=x", "--agents={}", "--agent=x", "--ide", "--chrome", "--remote-control", "--remote",
-		"--model=x", "--brief", "--bare", "--bg", "--debug", "-d", "--debug-file=/x", "--file=x", "--worktree", "--safe-mode", "--restricted",
+		"--model=x", "--max-budget-usd=9", "--brief", "--bare", "--bg", "--debug", "-d", "--debug-file=/x", "--file=x", "--worktree", "--safe-mode", "--restricted",
 		"--permission-prompt-tool=x", "--sdk-url=x", "--some-new-option", "--EFFORT=low", "--effor=low", "-dp", "--", "-", "prompt", "", " --effort", "mcp",
 	} {
 		_, err := passArgs("claude", []string{arg}, claudeFlags, claudeRefused)

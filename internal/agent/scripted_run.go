@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -43,6 +44,7 @@ import (
 //	warn TEXT          a line on standard error
 //	sleep DURATION     wait, for example 200ms
 //	ignore             ignore TERM, INT and HUP from here on
+//	cost DOLLARS       what the run has cost so far, to be reported at its end
 //	finish             report success now and play on
 //	fail TEXT          report failure and exit with 1
 //	exit CODE          exit now, without a report
@@ -69,6 +71,7 @@ type player struct {
 	started     bool
 	said        string
 	turns       int
+	cost        float64
 	finished    bool
 }
 
@@ -180,6 +183,10 @@ func (p *player) play(line string) (code int, stop bool) {
 			time.Sleep(d)
 			return
 		}
+		if usd, err := strconv.ParseFloat(rest, 64); word == "cost" && err == nil && usd >= 0 && usd <= math.MaxFloat64 {
+			p.cost = usd
+			return
+		}
 		if n, err := strconv.ParseUint(rest, 10, 8); word == "exit" && err == nil {
 			return int(n), true
 		}
@@ -232,14 +239,13 @@ func (p *player) tool(name, args string, run func() (string, bool)) {
 	p.emit(scriptedLine{Event: event.Event{Kind: event.ToolResult, Tool: name, CallID: id, Result: text, IsError: failed}})
 }
 
-// finish reports the end, once. The counts are zero because no model was asked.
+// finish reports the end, once. Tokens are none because no model was asked.
 func (p *player) finish(ok bool, text string) {
 	if p.finished {
 		return
 	}
 	p.finished = true
-	cost := 0.0
-	p.emit(scriptedLine{Event: event.Event{Kind: event.Finished, OK: &ok, Text: text, Turns: p.turns, Usage: &event.Usage{}, CostUSD: &cost}})
+	p.emit(scriptedLine{Event: event.Event{Kind: event.Finished, OK: &ok, Text: text, Turns: p.turns, Usage: &event.Usage{}, CostUSD: &p.cost}})
 }
 
 func (p *player) emit(l scriptedLine) {

@@ -240,6 +240,7 @@ func TestScriptedLanguage(t *testing.T) {
 		{"print {\"kind\":\"call\",\"tool\":\"x\"}\nprint noise\nprint", "started log finished(true)", 0, ""},
 		{"sleep 1ms\nlist\nenv NO_SUCH_VARIABLE", "started tool_call tool_result tool_call tool_result finished(true)", 0, ""},
 		{"exec id", "started tool_call tool_result finished(true)", 0, ""},
+		{"cost 1.5\ncost -1\ncost NaN\ncost of living", "started text text text finished(true)", 0, "cost of living"},
 		{"say", "started text finished(true)", 0, "say"},
 		{"\r\nsay crlf\r\n", "started text finished(true)", 0, "crlf"},
 	} {

@@ -43,6 +43,9 @@ type Request struct {
 	// Gone is closed when nobody waits for the answer any more: the call does
 	// not run then, if it has not begun. nil is never.
 	Gone <-chan struct{}
+	// Begun is given what cancels the call, where it is not refused; nil where
+	// nobody cancels it but through the context.
+	Begun func(cancel func())
 	// Late lets the tool run on the goroutine of whoever asks, which is quicker
 	// and can be kept by a function that does not come back. It gets the answer,
 	// once and from another goroutine, where the time of such a call is over;

@@ -105,7 +105,7 @@ const exitCodes = `Exit codes:
   1    the agent failed, or a check of this command did; a question was settled before
   2    usage, configuration or surroundings
   3    the agent never listed its tools from the bridge
-  4    a budget ended the run (no budget can be set in this version)
+  4    the run cost more than its budget
   5    the audit record is incomplete or was changed
   124  the wall time was over
   126  the sandbox or the level asked for could not be set up

@@ -213,6 +213,7 @@ func limits(l policy.Limits) string {
 	add("total", l.Total > 0, fmt.Sprint(l.Total, " bytes"))
 	add("call", l.Call > 0, l.Call)
 	add("wall", l.Wall > 0, l.Wall)
+	add("budget", l.Budget > 0, session.Dollars(l.Budget))
 	return strings.Join(parts, ", ")
 }
 

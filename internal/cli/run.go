@@ -26,6 +26,7 @@ func (a *app) runCommand() *cobra.Command {
 		path, model, own, file      string
 		args, env, dirs             []string
 		timeout, readyTimeout, idle time.Duration
+		budget                      float64
 		asJSON                      bool
 	)
 	c := &cobra.Command{
@@ -73,7 +74,7 @@ approved the agent's plan. A no, and no answer in time, refuse the call and end 
 			}
 			cfg.Agent = &session.Agent{
 				CLI: chosen.cli, Path: path, Prompt: []byte(prompt), Model: model, Dirs: dirs, OwnTools: ownTools, Args: args, Env: env,
-				Wall: timeout, Ready: readyTimeout, Idle: idle,
+				Wall: timeout, Budget: budget, Ready: readyTimeout, Idle: idle,
 			}
 			show := newShow(a, asJSON)
 			cfg.Follow = show.event
@@ -113,6 +114,7 @@ approved the agent's plan. A no, and no answer in time, refuse the call and end 
 	fl.StringVar(&own, "own-tools", "none", "own tools the agent keeps: none, all, or a list; any makes the level open")
 	fl.StringVar(&file, "prompt-file", "", "file with the prompt; - is standard input")
 	fl.DurationVar(&timeout, "timeout", session.DefaultWall, "wall time of the run")
+	fl.Float64Var(&budget, "budget", 0, "US dollars the run may cost, by what the agent reports (0: no limit but the policy's)")
 	fl.DurationVar(&readyTimeout, "ready-timeout", session.DefaultReady, "time until the agent must have listed its tools")
 	fl.DurationVar(&idle, "idle-timeout", session.DefaultIdle, "silence of the agent, while no tool runs, that ends the run")
 	fl.BoolVar(&asJSON, "json", false, "print one event a line on standard output")

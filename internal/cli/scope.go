@@ -184,7 +184,7 @@ func (f *scopeFlags) check(c *cobra.Command) error {
 	if err := notNegative(c); err != nil {
 		return err
 	}
-	for _, name := range []string{"config", "workspace", "timeout", "ready-timeout", "idle-timeout", "call-timeout", "max-output"} {
+	for _, name := range []string{"config", "workspace", "timeout", "ready-timeout", "idle-timeout", "call-timeout", "max-output", "budget"} {
 		fl := c.Flags().Lookup(name)
 		if fl == nil || !fl.Changed {
 			continue
@@ -200,7 +200,7 @@ func (f *scopeFlags) check(c *cobra.Command) error {
 func notNegative(c *cobra.Command) (err error) {
 	c.Flags().Visit(func(f *pflag.Flag) {
 		switch f.Value.Type() {
-		case "int", "int64", "duration":
+		case "int", "int64", "float64", "duration":
 			if err == nil && strings.HasPrefix(f.Value.String(), "-") {
 				err = fault.New(fault.Usage, "give a value that is not", "--%s is negative: %s", f.Name, f.Value)
 			}

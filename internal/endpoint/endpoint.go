@@ -75,8 +75,8 @@ type Config struct {
 	// Call may return long after its time is over, or never, where it has called
 	// req.Late: the client is answered by that.
 	//
-	// ctx ends when the endpoint is closed, when the client cancels the call,
-	// and in the modern era when the client goes away. A legacy client that
+	// ctx ends when the endpoint is closed, and in the modern era when the client
+	// goes away; what Call gives to req.Begun is called when the client cancels. A legacy client that
 	// goes away cancels nothing (2025-11-25, basic/transports); req.Gone is closed
 	// in both eras.
 	Call func(ctx context.Context, req call.Request) (call.Result, error)

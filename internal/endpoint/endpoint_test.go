@@ -70,6 +70,14 @@ func startOn(t testing.TB, ln net.Listener, change func(*Config)) *harness {
 	if change != nil {
 		change(&cfg)
 	}
+	if inner := cfg.Call; inner != nil { // as the gate does it
+		cfg.Call = func(ctx context.Context, req call.Request) (call.Result, error) {
+			ctx, cancel := context.WithCancelCause(ctx)
+			defer cancel(nil)
+			req.Begun(func() { cancel(errCancelled) })
+			return inner(ctx, req)
+		}
+	}
 	e, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

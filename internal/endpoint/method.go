@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"sync"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/call"
 )
@@ -16,7 +17,7 @@ import (
 //
 //go:noinline
 func reserveStack(i int) byte {
-	var room [12 << 10]byte
+	var room [8 << 10]byte
 	room[i] = 1
 	return room[len(room)-1-i]
 }
@@ -166,8 +167,38 @@ func (e *Endpoint) initialize(w http.ResponseWriter, r *http.Request, c *conn, m
 
 // flight is one call on its way.
 type flight struct {
-	id     []byte
-	cancel context.CancelCauseFunc
+	id []byte
+
+	mu        sync.Mutex
+	stop      func() // nil before the call has begun
+	cancelled bool
+}
+
+// begun is given what cancels the call.
+func (f *flight) begun(stop func()) {
+	f.mu.Lock()
+	f.stop = stop
+	cancelled := f.cancelled
+	f.mu.Unlock()
+	if cancelled {
+		stop()
+	}
+}
+
+func (f *flight) cancel() {
+	f.mu.Lock()
+	f.cancelled = true
+	stop := f.stop
+	f.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+}
+
+func (f *flight) wasCancelled() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.cancelled
 }
 
 // errCancelled is why a call ends that its client cancelled.
@@ -178,12 +209,11 @@ var errCancelled = errors.New("the call was cancelled by the client")
 func (e *Endpoint) serveCall(w http.ResponseWriter, r *http.Request, m message, p params, isModern bool) {
 	// Cancelled with the endpoint either way, because e.ctx is the root of the
 	// request's context too.
-	parent := e.ctx
+	ctx := e.ctx
 	if isModern {
-		parent = r.Context()
+		ctx = r.Context()
 	}
-	ctx, cancel := context.WithCancelCause(parent)
-	f := &flight{m.id, cancel}
+	f := &flight{id: m.id}
 	e.mu.Lock()
 	e.flights[f] = struct{}{}
 	e.mu.Unlock()
@@ -191,7 +221,6 @@ func (e *Endpoint) serveCall(w http.ResponseWriter, r *http.Request, m message, 
 		e.mu.Lock()
 		delete(e.flights, f)
 		e.mu.Unlock()
-		cancel(nil)
 	}
 	defer over()
 
@@ -211,6 +240,7 @@ func (e *Endpoint) serveCall(w http.ResponseWriter, r *http.Request, m message, 
 		Arguments: p.arguments,
 		Origin:    call.FromEndpoint,
 		Gone:      client.Done(),
+		Begun:     f.begun,
 		Late: func(res call.Result) {
 			over()
 			a.late(http.StatusOK, whole(res))
@@ -225,11 +255,16 @@ func (e *Endpoint) serveCall(w http.ResponseWriter, r *http.Request, m message, 
 			}
 			return
 		}
-		if ctx.Err() == nil {
+		switch {
+		case f.wasCancelled():
+			err = errCancelled
+		case ctx.Err() != nil:
+			err = errClosed
+		default:
 			a.finish(http.StatusOK, appendError(nil, m.id, codeInternal, "the call failed inside the server", nil))
 			return
 		}
-		res = call.Errorf("%v", context.Cause(ctx))
+		res = call.Errorf("%v", err)
 	}
 	a.finish(http.StatusOK, whole(res))
 }
@@ -266,6 +301,6 @@ func (e *Endpoint) cancelCall(raw []byte) {
 		}
 	}
 	if found != nil {
-		found.cancel(errCancelled)
+		found.cancel()
 	}
 }

@@ -85,6 +85,10 @@ type Event struct {
 	Head     string `json:"audit_head,omitempty"`
 }
 
+// OverBudget is the Status of a Finished event of a CLI that ended because what
+// it may spend is spent.
+const OverBudget = "over budget"
+
 // Usage counts model tokens.
 type Usage struct {
 	Input      int64 `json:"input"`

@@ -182,6 +182,9 @@ func (g *Gate) Call(ctx context.Context, req call.Request) (call.Result, error) 
 		return g.refuse(req, tool, no)
 	}
 	g.during(ctx, t)
+	if req.Begun != nil {
+		req.Begun(func() { t.ctx.cancel(context.Canceled) })
+	}
 	if a := g.await(&t.ctx, t, tool, req, decision); a != nil {
 		return g.end(t, *a), nil
 	}

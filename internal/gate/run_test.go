@@ -569,3 +569,28 @@ func TestClockThatPanics(t *testing.T) {
 	}
 	r.Close()
 }
+
+// What Begun is given cancels the call: before it runs, while it runs, and after
+// it nothing.
+func TestBegun(t *testing.T) {
+	r := newRig(t)
+	r.tool("slow", call.Read, waits)
+	var stop func()
+	req := request("slow", "")
+	req.Begun = func(cancel func()) { cancel() }
+	if res, err := r.Call(context.Background(), req); err != nil || text(res) != "the call was cancelled before it ran" || r.runs() != 0 {
+		t.Errorf("%v %v", res, err)
+	}
+	began := make(chan struct{})
+	req.Begun = func(cancel func()) { stop = cancel; close(began) }
+	go func() { <-began; stop() }()
+	if res, err := r.Call(context.Background(), req); err != nil || !strings.Contains(text(res), "the call was cancelled") {
+		t.Errorf("%v %v", res, err)
+	}
+	stop()
+	req = request("none", "")
+	req.Begun = func(func()) { t.Error("a refused call has begun") }
+	if _, err := r.Call(context.Background(), req); err == nil {
+		t.Error("not refused")
+	}
+}

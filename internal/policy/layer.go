@@ -151,6 +151,7 @@ type Limits struct {
 	Total      int64         // bytes of all results together
 	Call       time.Duration // time one call may take
 	Wall       time.Duration // time of the whole run; not for one tool
+	Budget     float64       // US dollars the run may cost; not for one tool
 }
 
 // ToolLimits are the limits of each tool that Tools matches, for itself.
@@ -163,11 +164,18 @@ type ToolLimits struct {
 func (l Limits) strictest(o Limits) Limits {
 	v, w := reflect.ValueOf(&l).Elem(), reflect.ValueOf(o)
 	for i := range v.NumField() {
-		if n := w.Field(i).Int(); n > 0 && (v.Field(i).Int() <= 0 || n < v.Field(i).Int()) {
-			v.Field(i).SetInt(n)
+		if n := size(w.Field(i)); n > 0 && (size(v.Field(i)) <= 0 || n < size(v.Field(i))) {
+			v.Field(i).Set(w.Field(i))
 		}
 	}
 	return l
+}
+
+func size(v reflect.Value) float64 {
+	if v.CanFloat() {
+		return v.Float()
+	}
+	return float64(v.Int())
 }
 
 // ExprError is why a condition does not compile, and where in its text.

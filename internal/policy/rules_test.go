@@ -51,7 +51,7 @@ var (
 	ruledGen = rapid.Custom(func(t *rapid.T) Layer {
 		l := layerGen.Draw(t, "layer")
 		l.Rules = rapid.SliceOfN(ruleGen, 0, 3).Draw(t, "rules")
-		l.Limits = Limits{Calls: rapid.Int64Range(0, 3).Draw(t, "calls"), Wall: time.Duration(rapid.IntRange(0, 3).Draw(t, "wall"))}
+		l.Limits = Limits{Calls: rapid.Int64Range(0, 3).Draw(t, "calls"), Wall: time.Duration(rapid.IntRange(0, 3).Draw(t, "wall")), Budget: float64(rapid.IntRange(0, 3).Draw(t, "budget")) / 4}
 		return l
 	})
 	argsGen = rapid.Custom(func(t *rapid.T) map[string]any {
@@ -95,7 +95,7 @@ func TestAddingALayerOrRuleNeverWidens(t *testing.T) {
 			t.Fatalf("%s was %+v and is %+v", name, before, after)
 		}
 		b, a := New(layers...).Limits(), New(more...).Limits()
-		if b.Calls > 0 && (a.Calls == 0 || a.Calls > b.Calls) || b.Wall > 0 && (a.Wall == 0 || a.Wall > b.Wall) {
+		if b.Calls > 0 && (a.Calls == 0 || a.Calls > b.Calls) || b.Wall > 0 && (a.Wall == 0 || a.Wall > b.Wall) || b.Budget > 0 && (a.Budget == 0 || a.Budget > b.Budget) {
 			t.Fatalf("limits %+v became %+v", b, a)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -30,6 +31,7 @@ type Agent struct {
 	Env      []string // NAME=VALUE
 
 	Wall   time.Duration // whole run; 0 is DefaultWall
+	Budget float64       // US dollars the run may cost, by what the CLI reports; 0 is none
 	Ready  time.Duration // until the tools are listed; 0 is DefaultReady
 	Idle   time.Duration // silence of the CLI while no tool runs; 0 is DefaultIdle
 	Linger time.Duration // between its last word and its exit; 0 is DefaultLinger
@@ -91,6 +93,9 @@ func (s *Session) prepareAgent(url string, asking bool) error {
 			return fault.New(fault.Usage, "give a positive time; 0 is the default", "the agent's %s is negative: %s", d.name, d.time)
 		}
 	}
+	if a.Budget < 0 || a.Budget > math.MaxFloat64 || a.Budget != a.Budget {
+		return fault.New(fault.Usage, "give US dollars, like 2.50; 0 is none", "the agent's budget is %v", a.Budget)
+	}
 	a.Wall, a.Ready = or(a.Wall, DefaultWall), or(a.Ready, DefaultReady)
 	a.Idle, a.Linger = or(a.Idle, DefaultIdle), or(a.Linger, DefaultLinger)
 	if err := checkPrompt(a.Prompt); err != nil {
@@ -123,7 +128,7 @@ func (s *Session) prepareAgent(url string, asking bool) error {
 	}
 	spec, err := a.CLI.Command(found, agent.Plan{
 		Server: s.cfg.Server, URL: url, Token: s.token, Tools: s.scope.Names(), Prompt: a.Prompt,
-		Folder: s.cfg.Folder, Dirs: dirs, Model: a.Model, OwnTools: a.OwnTools, Args: a.Args, Env: a.Env,
+		Folder: s.cfg.Folder, Dirs: dirs, Model: a.Model, OwnTools: a.OwnTools, Budget: a.Budget, Args: a.Args, Env: a.Env,
 		Environ: s.cfg.Environ, PrivateDir: private, TempDir: temp, CallTimeout: s.callTimeout(asking),
 	})
 	if err != nil {
@@ -239,7 +244,7 @@ func (w *watch) supervise(ctx context.Context) (proc.Exit, error) {
 	s.emit(event.Event{
 		Kind: event.Notice, Level: s.level, Workspace: s.binding.Workspace, Channel: s.binding.Channel,
 		User: s.binding.User, Agent: s.binding.Agent, Tools: s.scope.Names(), Status: "starting",
-		Text: fmt.Sprintf("level %s, wall time %s", s.level, w.a.Wall),
+		Text: fmt.Sprintf("level %s, wall time %s%s", s.level, w.a.Wall, budgetText(w.a.Budget)),
 	})
 	if ctx.Err() != nil {
 		return proc.Exit{}, fault.New(fault.Interrupted, "", "interrupted before the agent was started")
@@ -374,6 +379,9 @@ func (w *watch) event(e event.Event) {
 		w.end = &e
 		w.mu.Unlock()
 		if first {
+			if w.a.Budget > 0 && e.CostUSD == nil {
+				w.noteLater("the agent reported no cost: whether it kept to its budget is not known")
+			}
 			close(w.finished)
 		}
 	}

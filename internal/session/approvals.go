@@ -32,8 +32,8 @@ type Approvals struct {
 	Notify []string      // command that gets each question as JSON; empty is none
 	// SameUser accepts that code of the run could answer in a person's place.
 	SameUser bool
-	// Terminal also asks at the terminal of this process, where it has one. It is
-	// for a run whose agent does not share it.
+	// Terminal also asks at the terminal of this process, where it has one and
+	// does not share it with a Program, which could type.
 	Terminal bool
 	// Inside answers questions in place of socket, terminal and command: an
 	// embedder asks in its own window. It is called on a goroutine of its own; ctx
@@ -51,6 +51,7 @@ type desk struct {
 	hook     *approve.Hook     // nil without
 
 	mu     sync.Mutex
+	closed bool
 	db     *sqlite.DB // nil until something is asked
 	inside map[string]context.CancelFunc
 }
@@ -123,21 +124,13 @@ func (s *Session) checkAsking(pol *policy.Policy, commands bool) error {
 // openDesk makes the desk of a run that may ask.
 func (s *Session) openDesk(dir *state.Dir, pol *policy.Policy) (*desk, error) {
 	a := s.cfg.Approvals
+	a.Terminal = a.Terminal && s.cfg.Program == nil
 	d := &desk{s: s}
 	d.desk = approve.New(approve.Config{
 		Run: s.binding.Run, Workspace: s.binding.Workspace, Channel: s.binding.Channel, User: s.binding.User, Agent: s.binding.Agent,
 		PolicyDigest: pol.Digest, Expiry: a.Expiry, Now: s.cfg.Now, Mask: s.mask,
-		Show: func(raw []byte) []byte { return filter{s.secrets}.Arguments(raw) },
-		Open: func(ctx context.Context) (approve.Store, error) {
-			db, err := sqlite.Open(ctx, dir.Database())
-			if err != nil {
-				return nil, err
-			}
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			d.db = db
-			return db.Questions(), nil
-		},
+		Show:  func(raw []byte) []byte { return filter{s.secrets}.Arguments(raw) },
+		Open:  func(ctx context.Context) (approve.Store, error) { return d.open(ctx, dir.Database()) },
 		Asked: d.asked, Settled: d.settled,
 	})
 	if a.Inside != nil {
@@ -174,6 +167,23 @@ func (s *Session) openDesk(dir *state.Dir, pol *policy.Policy) (*desk, error) {
 	return d, nil
 }
 
+// open opens the store of the questions. Where that took longer than the run it
+// opens nothing: nobody would close it.
+func (d *desk) open(ctx context.Context, path string) (approve.Store, error) {
+	db, err := sqlite.Open(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		_ = db.Close()
+		return nil, errors.New("the run has ended")
+	}
+	d.db = db
+	return db.Questions(), nil
+}
+
 // notifier is the command with the path of its program filled in.
 func notifier(argv []string) ([]string, error) {
 	if err := helper(); err != nil {
@@ -204,6 +214,7 @@ func (d *desk) close() {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.closed = true
 	if d.db != nil {
 		_ = d.db.Close()
 	}
@@ -308,7 +319,7 @@ func (d *desk) Void(id string) { d.desk.Void(id) }
 func (s *Session) notify(ctx context.Context, argv []string, stdin []byte) error {
 	p, err := proc.Start(ctx, proc.Spec{
 		Path: argv[0], Args: argv, Env: s.cfg.Environ, Dir: string(filepath.Separator), Stdin: bytes.NewReader(stdin),
-		Marker: s.binding.Run + "/" + rand.Text(),
+		Marker: s.binding.Run + "/" + rand.Text(), Grace: time.Second, // it is dead when the hook is closed
 	})
 	if err != nil {
 		return err

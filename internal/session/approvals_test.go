@@ -52,8 +52,16 @@ func newOfficeUnder(ctx context.Context, t *testing.T, change ...func(*Config)) 
 	}}
 	cfg.Follow = func(e event.Event) {
 		o.mu.Lock()
-		defer o.mu.Unlock()
 		o.events = append(o.events, e)
+		o.mu.Unlock()
+		if e.Kind != event.Asked || o.cfg.Approvals.Inside != nil {
+			return
+		}
+		for _, q := range o.desk.desk.Pending() {
+			if q.ID == e.Approval {
+				o.asked <- q
+			}
+		}
 	}
 	for _, c := range change {
 		c(&cfg)

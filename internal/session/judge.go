@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -30,12 +31,44 @@ func (w *watch) judge(exit proc.Exit) error {
 	switch {
 	case end == nil:
 		return fault.New(fault.Agent, w.hint(), "no result event: the agent ended without reporting a result (%s)", w.how(exit))
+	case end.Status == event.OverBudget || w.a.Budget > 0 && end.CostUSD != nil && *end.CostUSD > w.a.Budget:
+		return w.overBudget(end)
 	case end.OK != nil && !*end.OK:
 		return fault.New(fault.Agent, w.hint(), "the agent reported a failure: %s", firstLine(end.Text))
 	case exit.Code != 0 && !exit.Ended:
 		return fault.New(fault.Agent, w.hint(), "the agent failed (%s)", w.how(exit))
 	}
 	return nil
+}
+
+// overBudget says what was spent. It is the CLI's own account, given at its end.
+func (w *watch) overBudget(end *event.Event) *fault.Error {
+	spent := "an amount it does not report"
+	if end.CostUSD != nil {
+		spent = Dollars(*end.CostUSD)
+	}
+	may := "and ended by itself"
+	if w.a.Budget > 0 {
+		may = "of a budget of " + Dollars(w.a.Budget)
+	}
+	return fault.New(fault.Budget, "give more with --budget, or limits: { budget: } in the policy file", "the agent has spent %s %s", spent, may)
+}
+
+// Dollars is an amount of US dollars as people read it: with cents, and what is
+// smaller only where there is some.
+func Dollars(usd float64) string {
+	text := strconv.FormatFloat(usd, 'f', 6, 64)
+	for strings.HasSuffix(text, "0") && text[len(text)-3] != '.' {
+		text = text[:len(text)-1]
+	}
+	return "$" + text
+}
+
+func budgetText(usd float64) string {
+	if usd == 0 {
+		return ""
+	}
+	return ", budget " + Dollars(usd)
 }
 
 func (w *watch) notReady(when string) *fault.Error {

@@ -3,6 +3,7 @@ package session
 import (
 	"time"
 
+	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/gate"
 	"github.com/drawbridge-mcp/drawbridge/internal/policy"
 )
@@ -19,7 +20,7 @@ func strictest(l Limits, p policy.Limits) Limits {
 
 // least is the smaller of those that are set. A negative a stays what it is: an
 // error that is told elsewhere.
-func least[N int | int64 | time.Duration](a, b N) N {
+func least[N int | int64 | float64 | time.Duration](a, b N) N {
 	if a == 0 || b > 0 && b < a {
 		return b
 	}
@@ -28,15 +29,18 @@ func least[N int | int64 | time.Duration](a, b N) N {
 
 // applyLimits takes the policy's limits over into what the run is made of. A
 // policy's limit also replaces a default, which is why it comes first.
-func (s *Session) applyLimits(pol *policy.Policy) {
+func (s *Session) applyLimits(pol *policy.Policy) error {
 	l := pol.Limits()
 	s.cfg.Limits = strictest(s.cfg.Limits, l)
 	if a := s.cfg.Agent; a != nil {
-		a.Wall = least(a.Wall, l.Wall)
+		a.Wall, a.Budget = least(a.Wall, l.Wall), least(a.Budget, l.Budget)
+	} else if l.Budget > 0 {
+		return fault.New(fault.Usage, "use drawbridge run with an agent CLI, or leave the budget out", "the policy has a budget of %s, and nobody would report what this run costs", Dollars(l.Budget))
 	}
 	if p := s.cfg.Program; p != nil {
 		p.Wall = least(p.Wall, l.Wall)
 	}
+	return nil
 }
 
 // toolLimits are the limits of single tools in scope.

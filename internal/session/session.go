@@ -162,7 +162,9 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 		}
 	}
 	pol = pol.Bound(s.binding, s.modeNow)
-	s.applyLimits(pol)
+	if err := s.applyLimits(pol); err != nil {
+		return nil, err
+	}
 	tools, err := s.tools(dir, pol)
 	if err != nil {
 		return nil, err

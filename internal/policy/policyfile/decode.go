@@ -423,6 +423,22 @@ func (t *Duration) read(d *decoder, n *yaml.Node, path string) {
 	t.Value = v
 }
 
+var dollars = lazy(`^(0|[1-9][0-9]{0,5})(\.[0-9]{1,6})?$`)
+
+func (u *Dollars) read(d *decoder, n *yaml.Node, path string) {
+	u.At = pos(n)
+	if tag := n.ShortTag(); tag != "!!int" && tag != "!!float" || !dollars().MatchString(n.Value) {
+		d.fail(n, "write it like 2.50, in US dollars", "%s: %q is no amount of dollars", path, call.Clip(n.Value))
+		return
+	}
+	v, _ := strconv.ParseFloat(n.Value, 64) // at most 12 digits
+	if v == 0 {
+		d.fail(n, "leave it out for no limit", "%s is %s, and has to be more than 0", path, n.Value)
+		return
+	}
+	u.Value = v
+}
+
 func (p *Patterns) read(d *decoder, n *yaml.Node, path string) {
 	if !d.want(n, yaml.SequenceNode, "", path, "a list of tools, like [read_file]") {
 		return

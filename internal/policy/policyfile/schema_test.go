@@ -23,6 +23,7 @@ func generate(t *testing.T) []byte {
 		reflect.TypeFor[Size](): {AnyOf: []*jsonschema.Schema{
 			{Type: "integer", Minimum: jsonschema.Ptr(1.0)}, {Type: "string", Pattern: size().String()},
 		}},
+		reflect.TypeFor[Dollars]():  {Type: "number", ExclusiveMinimum: jsonschema.Ptr(0.0), Maximum: jsonschema.Ptr(999_999.999999)},
 		reflect.TypeFor[Duration](): {Type: "string", Pattern: `^([0-9.]+(ns|us|µs|ms|s|m|h))+$`},
 		reflect.TypeFor[Patterns](): {Type: "array", Items: &jsonschema.Schema{Type: "string", Pattern: `^[A-Za-z0-9_.*-]+(/[A-Za-z0-9_.*-]+)?$`}},
 	}})

@@ -124,7 +124,7 @@ func (s *Selected) layer(name string, sec *Section) policy.Layer {
 	}
 	if lim := sec.Limits; lim != nil {
 		l.Limits = lim.limits()
-		l.Limits.Wall = lim.Wall.Value
+		l.Limits.Wall, l.Limits.Budget = lim.Wall.Value, lim.Budget.Value
 		for _, name := range slices.Sorted(maps.Keys(lim.Tools)) {
 			if p, err := policy.ParsePattern(name); err == nil { // Parse has seen to it
 				t := lim.Tools[name]

@@ -74,8 +74,9 @@ type Rule struct {
 type Limits struct {
 	At Pos `json:"-"`
 	ToolLimits
-	Wall  Duration              `json:"wall,omitzero" jsonschema:"time of the whole run, like 30m"`
-	Tools map[string]ToolLimits `json:"tools,omitempty" jsonschema:"limits of single tools, by name or pattern; each tool has them for itself"`
+	Wall   Duration              `json:"wall,omitzero" jsonschema:"time of the whole run, like 30m"`
+	Budget Dollars               `json:"budget,omitzero" jsonschema:"US dollars the whole run may cost, like 2.50, by what the agent CLI reports"`
+	Tools  map[string]ToolLimits `json:"tools,omitempty" jsonschema:"limits of single tools, by name or pattern; each tool has them for itself"`
 }
 
 // ToolLimits are the limits a run and a single tool can have.
@@ -150,6 +151,13 @@ type Size struct {
 // Duration is a time span, written like 90s, 30m or 1h30m.
 type Duration struct {
 	Value time.Duration
+	At    Pos
+}
+
+// Dollars is an amount of US dollars above 0, with at most six digits before and
+// after the point.
+type Dollars struct {
+	Value float64
 	At    Pos
 }
 
