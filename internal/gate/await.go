@@ -47,7 +47,7 @@ func (g *Gate) await(ctx context.Context, t *ticket, tool *call.Tool, req call.R
 		return a
 	}
 	// The policy of a run never changes, but its mode may have.
-	if _, now, refused := g.judge(req); refused != nil || now.Verdict != call.Ask {
+	if _, now, _ := g.judge(req); now.Verdict != call.Ask {
 		return notRun(audit.Denied, "refused: what was approved is not allowed any more")
 	}
 	var err error

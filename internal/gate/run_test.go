@@ -550,10 +550,16 @@ func (f faulty) Text(s string) (string, int) {
 func (f faulty) JSON(b []byte) ([]byte, int) { return filter{}.JSON(b) }
 
 func TestZeroConfigHasDefaults(t *testing.T) {
-	g := New(Config{Catalogue: catalogue{}, Policy: policyFunc(nil), Record: &record{before: func(audit.Record) error { return errDisk }}, Filter: filter{}})
+	g := New(Config{
+		Catalogue: catalogue{"read": {Name: "read"}}, Policy: policyFunc(nil), Filter: filter{},
+		Record: &record{before: func(audit.Record) error { return errDisk }},
+	})
 	defer g.Close()
 	if _, err := g.Call(context.Background(), request("x", "")); fmt.Sprint(err) != "tool 'x' is not available to this agent" {
 		t.Error(err)
+	}
+	if res, err := g.Call(context.Background(), request("read", "")); err != nil || !res.IsError { // the policy panics
+		t.Errorf("%v %v", res, err)
 	}
 	want := Limits{Concurrent: DefaultConcurrent, Output: call.DefaultOutput, Call: DefaultCall, Grace: DefaultGrace}
 	if g.cfg.Limits != want {
@@ -592,5 +598,17 @@ func TestBegun(t *testing.T) {
 	req.Begun = func(func()) { t.Error("a refused call has begun") }
 	if _, err := r.Call(context.Background(), req); err == nil {
 		t.Error("not refused")
+	}
+}
+
+// The times on record are those of the clock the gate was given.
+func TestItsClockIsTheOneItWasGiven(t *testing.T) {
+	var now atomic.Int64
+	r := newRig(t, func(r *rig) { r.cfg.Now = func() time.Time { return time.Unix(now.Add(7), 0) } })
+	if _, err := r.call("read", ""); err != nil {
+		t.Fatal(err)
+	}
+	if l := r.rec.all()[1]; l.Micros != 7e6 {
+		t.Errorf("%+v", l)
 	}
 }
