@@ -67,3 +67,38 @@ func Example() {
 	// true <nil>
 	// true
 }
+
+// A person is asked before a tool runs, in the embedder's own window.
+func ExampleConfig_approve() {
+	dir, _ := os.MkdirTemp("", "example-*")
+	defer os.RemoveAll(dir)
+	b, err := drawbridge.Start(context.Background(), drawbridge.Config{
+		StateDir: dir,
+		Tools: []drawbridge.Tool{{
+			Name: "open_door", Description: "Open a door.", Effects: drawbridge.Destructive,
+			Run: func(_ context.Context, _ drawbridge.Binding, args json.RawMessage) (drawbridge.ToolResult, error) {
+				return drawbridge.ToolResult{Text: "open"}, nil
+			},
+		}},
+		Allow: []string{"open_door"},
+		Ask:   []string{"open_door"},
+		Approve: func(_ context.Context, q drawbridge.Question) drawbridge.Answer {
+			fmt.Println("may it?", q.Tool, q.Arguments)
+			return drawbridge.Answer{Yes: q.Arguments == `{"door": "garden"}`, Reason: "the garden only"}
+		},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer b.Close()
+	for _, door := range []string{"garden", "safe"} {
+		res, _ := b.Call(context.Background(), "open_door", json.RawMessage(`{"door":"`+door+`"}`))
+		fmt.Println(res.Text)
+	}
+	// Output:
+	// may it? open_door {"door": "garden"}
+	// open
+	// may it? open_door {"door": "safe"}
+	// refused: a person was asked about this call and said no: the garden only
+}
