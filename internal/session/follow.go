@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/drawbridge-mcp/drawbridge/audit"
+	"github.com/drawbridge-mcp/drawbridge/internal/call"
 	"github.com/drawbridge-mcp/drawbridge/internal/event"
 )
 
@@ -14,17 +15,30 @@ type follower struct {
 	open map[int64]audit.Record // calls that have begun
 	done int64                  // executed
 	not  int64                  // refused
+	asks map[int64]bool         // calls that wait for a person's yes
 }
 
 // record is called by the log, in order, one line at a time.
 func (f *follower) record(r audit.Record) {
 	switch r.Kind {
+	case audit.Begin:
+		if r.Decision == string(call.Ask) {
+			if f.asks == nil {
+				f.asks = map[int64]bool{}
+			}
+			f.asks[r.Seq] = true
+		}
+	case audit.Answer:
+		if r.Decision == string(call.Allow) {
+			delete(f.asks, r.Call)
+		}
 	case audit.End:
-		if r.Outcome == audit.Denied {
+		if r.Outcome == audit.Denied || f.asks[r.Call] {
 			f.not++
 		} else {
 			f.done++
 		}
+		delete(f.asks, r.Call)
 	case audit.Refused:
 		f.not++
 	}

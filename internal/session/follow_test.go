@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/drawbridge-mcp/drawbridge/audit"
 	"github.com/drawbridge-mcp/drawbridge/internal/event"
 )
 
@@ -124,5 +125,36 @@ func TestCounter(t *testing.T) {
 	}
 	if n != 1 || c.count("token") != 100 || c.count("host") != 0 || c.totals()["early.token"] != 100 {
 		t.Errorf("%d were the first, totals %v", n, c.totals())
+	}
+}
+
+// What a person was asked about counts as executed where they said yes, whatever
+// else kept it from running.
+func TestAskedCallsAreCounted(t *testing.T) {
+	yes, no := audit.Record{Kind: audit.Answer, Decision: "allow"}, audit.Record{Kind: audit.Answer, Decision: "deny"}
+	for _, c := range []struct {
+		lines     []audit.Record
+		done, not int64
+	}{
+		{[]audit.Record{yes, {Outcome: audit.OK}}, 1, 0},
+		{[]audit.Record{no, {Outcome: audit.Denied}}, 0, 1},
+		{[]audit.Record{yes, {Outcome: audit.Denied}}, 0, 1}, // the yes did not hold
+		{[]audit.Record{{Outcome: audit.Denied}}, 0, 1},      // nobody could be asked
+		{[]audit.Record{{Outcome: audit.Cancelled}}, 0, 1},   // the client gave up
+	} {
+		var f follower
+		f.record(audit.Record{Seq: 2, Kind: audit.Begin, Decision: "ask"})
+		for _, l := range c.lines {
+			l.Call = 2
+			if l.Kind == "" {
+				l.Kind = audit.End
+			}
+			f.record(l)
+		}
+		f.record(audit.Record{Seq: 9, Kind: audit.Begin, Decision: "allow"})
+		f.record(audit.Record{Call: 9, Kind: audit.End, Outcome: audit.Cancelled})
+		if f.done != c.done+1 || f.not != c.not || len(f.asks) != 0 {
+			t.Errorf("%+v: %d executed, %d refused, %v", c.lines, f.done, f.not, f.asks)
+		}
 	}
 }
