@@ -2,8 +2,8 @@ package approve
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
+
+	"github.com/drawbridge-mcp/drawbridge/internal/call"
 )
 
 // absent is the digest of arguments that were not sent. It is no hash, so that
@@ -17,8 +17,7 @@ func Digest(arguments []byte) string {
 	if arguments == nil {
 		return absent
 	}
-	sum := sha256.Sum256(arguments)
-	return "sha256:" + hex.EncodeToString(sum[:])
+	return call.Digest(arguments)
 }
 
 // alphabet has no two characters that look or sound alike when an ID is read

@@ -4,8 +4,6 @@ package catalogue
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"regexp"
 	"slices"
@@ -122,8 +120,7 @@ func (c *Catalogue) Scope(server string, allowed func(name string) bool) (*Scope
 	}
 	list.WriteByte(']')
 	s.list = list.Bytes()
-	sum := sha256.Sum256(s.list)
-	s.digest = "sha256:" + hex.EncodeToString(sum[:])
+	s.digest = call.Digest(s.list)
 	return s, nil
 }
 

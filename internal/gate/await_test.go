@@ -20,7 +20,7 @@ import (
 // tool can do.
 func TestApproved(t *testing.T) {
 	const args = `{"path": "a.txt"}`
-	digest := Digest([]byte(args))
+	digest := call.Digest([]byte(args))
 	for name, effects := range map[string]call.Effects{"read": call.Read, "write": call.Write, "wreck": call.Destructive} {
 		r, a := newAsking(t)
 		gone := make(chan struct{})

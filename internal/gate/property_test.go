@@ -62,7 +62,7 @@ func TestEveryExecutionIsOnRecord(t *testing.T) {
 		}
 		for _, name := range names[:len(names)-1] {
 			r.tool(name, call.Write, func(ctx context.Context, inv call.Invocation) (call.Result, error) {
-				id := Digest(inv.Arguments)
+				id := call.Digest(inv.Arguments)
 				begin := lineOf(r.rec.all(), id)
 				if begin == nil || begin.Kind != audit.Begin || begin.Tool != name || !begin.durable || endOf(r.rec.all(), begin.Seq) != 0 {
 					t.Errorf("%s runs, and its line is %+v", name, begin)
@@ -167,7 +167,7 @@ type people struct {
 }
 
 func (p *people) Ask(ctx context.Context, q call.Question) call.Answer {
-	id := Digest(q.Arguments)
+	id := call.Digest(q.Arguments)
 	switch q.Tool.Name {
 	case "disapproved":
 		return call.Answer{ID: id, By: "uid 1", Reason: "no"}
@@ -180,7 +180,7 @@ func (p *people) Ask(ctx context.Context, q call.Question) call.Answer {
 }
 
 func (p *people) Use(_ context.Context, id, tool string, arguments []byte) error {
-	if tool == "withdrawn" || id != Digest(arguments) || !p.has(id, "given") {
+	if tool == "withdrawn" || id != call.Digest(arguments) || !p.has(id, "given") {
 		return errors.New("it does not hold")
 	}
 	p.set(id, "used")

@@ -2,8 +2,6 @@ package gate
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"runtime/debug"
 	"time"
 	"unicode/utf8"
@@ -241,14 +239,7 @@ func (g *Gate) line(req call.Request, tool *call.Tool, d call.Decision) audit.Re
 	}
 	if req.Arguments != nil {
 		r.Arguments = g.cfg.Filter.Arguments(req.Arguments)
-		r.ArgumentsDigest = Digest(req.Arguments)
+		r.ArgumentsDigest = call.Digest(req.Arguments)
 	}
 	return r
-}
-
-// Digest is how a record and an approval name exact bytes.
-func Digest(b []byte) string {
-	sum := sha256.Sum256(b)
-	const name = "sha256:"
-	return string(hex.AppendEncode(append(make([]byte, 0, len(name)+2*len(sum)), name...), sum[:]))
 }

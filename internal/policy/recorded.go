@@ -1,8 +1,6 @@
 package policy
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"io"
 	"slices"
 
@@ -68,7 +66,7 @@ func ReadRecord(r io.Reader) (*Record, error) {
 			at[l.Seq] = len(rec.Calls)
 			if l.ArgumentsSize == 0 {
 				c.Args = map[string]any{}
-			} else if sum := sha256.Sum256(l.Arguments); l.ArgumentsDigest == "sha256:"+hex.EncodeToString(sum[:]) {
+			} else if l.ArgumentsDigest == call.Digest(l.Arguments) {
 				// What can't be decoded was refused before a policy saw it.
 				c.Args, _ = call.DecodeObject(l.Arguments)
 			}

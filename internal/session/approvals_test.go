@@ -18,7 +18,6 @@ import (
 	"github.com/drawbridge-mcp/drawbridge/internal/call"
 	"github.com/drawbridge-mcp/drawbridge/internal/control"
 	"github.com/drawbridge-mcp/drawbridge/internal/event"
-	"github.com/drawbridge-mcp/drawbridge/internal/gate"
 	"github.com/drawbridge-mcp/drawbridge/internal/policy"
 	"github.com/drawbridge-mcp/drawbridge/internal/state"
 	"github.com/drawbridge-mcp/drawbridge/internal/store/sqlite"
@@ -210,7 +209,7 @@ func TestAskedInside(t *testing.T) {
 	q := o.question()
 	want := approve.Question{
 		ID: q.ID, Run: o.ID(), Workspace: "default", Call: q.Call, Tool: "write_file", Effects: "write", Arguments: q.Arguments,
-		ArgumentsDigest: gate.Digest([]byte(args)), ArgumentsSize: len(args), PolicyDigest: records(t, o.Session)[0].Run.PolicyDigest,
+		ArgumentsDigest: call.Digest([]byte(args)), ArgumentsSize: len(args), PolicyDigest: records(t, o.Session)[0].Run.PolicyDigest,
 		Layer: "rules", Rule: "ask", Reason: "a rule of the policy asks a person before this call",
 		Asked: q.Asked, Expires: q.Asked.Add(approve.DefaultExpiry), State: approve.Pending,
 	}

@@ -414,7 +414,7 @@ func (s *Session) opening(pol *policy.Policy) audit.Run {
 	}
 	if s.spec != nil {
 		b, _ := json.Marshal(append([]string{s.spec.Path}, s.spec.Args...)) // strings always marshal
-		r.CommandDigest = gate.Digest(b)
+		r.CommandDigest = call.Digest(b)
 	}
 	return r
 }
