@@ -46,6 +46,9 @@ programs that run anything, what is not built yet.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 {
+				if path != "" {
+					return fault.New(fault.Usage, "give one of them", "two policy files: %s and --config %s", args[0], path)
+				}
 				path = args[0]
 			}
 			file, err := needPolicy(path)

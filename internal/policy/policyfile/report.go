@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode"
 
 	"go.yaml.in/yaml/v4"
 
@@ -174,7 +175,7 @@ func Suggest(f *File, run audit.Run, s policy.Suggestion, o Options) (out []byte
 // comment is text on one line: names in a record are a client's own words.
 func comment(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == 0x85 || r == 0x2028 || r == 0x2029 || r == 0xfeff || r == 0xfffd || r >= 0x80 && r < 0xa0 {
+		if unicode.IsControl(r) || r == 0x2028 || r == 0x2029 || r == 0xfffd || call.Invisible(string(r)) {
 			return '?'
 		}
 		return r
