@@ -133,6 +133,9 @@ func TestAnAnswerIsSettledOnce(t *testing.T) {
 		if !g.settle(second) || second.grace.Stop() {
 			t.Error("the grace runs on")
 		}
+		if g.abandon(second) || len(g.abandoned) != 0 { // its grace was over just before
+			t.Error("abandoned although it came back")
+		}
 		time.Sleep(2 * DefaultGrace)
 	})
 }
@@ -214,5 +217,24 @@ func TestCloseNamesInOrder(t *testing.T) {
 		if n := len(r.rec.all()); n != 20 || r.rec.all()[19].Outcome != audit.Abandoned {
 			t.Errorf("record %s", r.rec.kinds())
 		}
+	})
+}
+
+// What is abandoned of one tool takes no place of another.
+func TestAbandonedOfAnotherTool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, limited(Limits{Call: time.Second}, map[string]Limits{"read": {Concurrent: 1}, "stuck": {Concurrent: 1}}))
+		release := make(chan struct{})
+		r.tool("stuck", call.Read, func(context.Context, call.Invocation) (call.Result, error) {
+			<-release
+			return call.Result{}, nil
+		})
+		_, _ = r.call("stuck", "")
+		if res, err := r.call("read", ""); err != nil || res.IsError {
+			t.Errorf("%v %v", res, err)
+		}
+		res, err := r.call("stuck", "")
+		r.wantRefused(t, res, err, "limits", "concurrent of stuck", "too many calls of stuck at once")
+		close(release)
 	})
 }
