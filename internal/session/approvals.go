@@ -101,7 +101,7 @@ func (s *Session) checkAsking(pol *policy.Policy, commands bool) error {
 	}
 	why := ""
 	switch {
-	case s.level == Open && s.cfg.Program != nil:
+	case s.cfg.Program != nil:
 		why = "the program of this run runs unconfined"
 	case s.level == Open:
 		why = "the agent has tools of its own"
