@@ -102,7 +102,7 @@ func (s *Session) checkAsking(pol *policy.Policy, commands bool) error {
 	}
 	why, instead := "", ""
 	switch {
-	case s.level == Open && s.cfg.Program != nil:
+	case s.cfg.Program != nil:
 		why, instead = "the program of this run runs unconfined", "use drawbridge run, where the agent is sealed"
 	case s.level == Open:
 		why, instead = "the agent has tools of its own", "leave --own-tools out"

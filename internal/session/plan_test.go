@@ -94,6 +94,29 @@ func TestPlanThenAct(t *testing.T) {
 	}
 }
 
+// A run leaves plan mode once.
+func TestActIsForGood(t *testing.T) {
+	o := newOffice(t, planning)
+	if o.modeNow() != "" {
+		t.Errorf("it begins in %q", o.modeNow())
+	}
+	o.act()
+	o.act()
+	if o.modeNow() != policy.Act {
+		t.Errorf("it is in %q", o.modeNow())
+	}
+	_ = o.Close()
+	notes := 0
+	for _, r := range records(t, o.Session) {
+		if r.What == policy.ModeNote {
+			notes++
+		}
+	}
+	if notes != 1 {
+		t.Errorf("%d lines say that the run acts", notes)
+	}
+}
+
 // A plan nobody answers, and one whose call is gone, leave the run in plan mode.
 func TestPlanWithoutAnAnswer(t *testing.T) {
 	o := newOffice(t, planning, func(c *Config) { c.Approvals.Expiry = 20 * time.Millisecond })
