@@ -243,6 +243,33 @@ func TestNotifyFails(t *testing.T) {
 	}
 }
 
+// The command is there when the run starts, and not when it is needed; and one
+// that has to be ended did not succeed, whatever it says.
+func TestNotifyIsNotTakenAtItsWord(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "pager")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	o := newOffice(t, sealed(t, "say a"), func(c *Config) { c.Approvals.Notify = []string{program} })
+	if err := os.Remove(program); err != nil {
+		t.Fatal(err)
+	}
+	done := o.start("write_file", writeA)
+	o.say(o.question(), approve.Answer{Yes: true})
+	says(t, next(t, done, "the call"), false, "created")
+	for limit := time.Now().Add(30 * time.Second); len(noticesOf(t, o.Session)) == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("no note")
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := o.notify(ctx, []string{"/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.02; done"}, nil)
+	if err == nil || !strings.Contains(err.Error(), "took too long") {
+		t.Errorf("%v", err)
+	}
+}
+
 // The command that tells a person can't be the person.
 func TestNotifyCantAnswer(t *testing.T) {
 	word := shellChild(t, "answer", "$RUNS/$run", "$id")
