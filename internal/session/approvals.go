@@ -237,7 +237,7 @@ func (d *desk) asked(q approve.Question) {
 
 // arguments are those of q where they are shown whole.
 func (d *desk) arguments(q approve.Question) []byte {
-	if b := []byte(q.Arguments); call.CheckJSON(b) == nil && !bytes.ContainsRune(b, '\n') {
+	if b := []byte(q.Arguments); call.CheckJSON(b) == nil {
 		return b
 	}
 	return nil

@@ -152,9 +152,40 @@ func TestTwoPlansAtOnce(t *testing.T) {
 	says(t, next(t, two, "a plan"), false, "approved")
 	o.say(first, approve.Answer{Yes: true})
 	says(t, next(t, one, "a plan"), true, "what was approved is not allowed any more")
-	_ = o.Close() // a yes that is given back is kept by then
-	if got := states(t, o.Session); !slices.Equal(got, []approve.State{approve.Void, approve.Used}) {
-		t.Error(got)
+	// It is given back at once, not when the run ends.
+	for limit := time.Now().Add(30 * time.Second); !slices.Equal(states(t, o.Session), []approve.State{approve.Void, approve.Used}); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal(states(t, o.Session))
+		}
+	}
+}
+
+// What another tool calls a plan is none.
+func TestOnlySubmitPlanHasAPlan(t *testing.T) {
+	o := newOffice(t, func(c *Config) {
+		c.Tools = []call.Tool{{Name: "any", Effects: call.Write, Run: func(context.Context, call.Invocation) (call.Result, error) { return call.Text("ran"), nil }}}
+		c.Allow, c.Ask = []string{"any"}, []string{"any"}
+	})
+	done := o.start("any", `{"plan":"# harmless"}`)
+	q := o.question()
+	if q.Plan != "" || !strings.Contains(q.Arguments, "# harmless") {
+		t.Errorf("%+v", q)
+	}
+	o.say(q, approve.Answer{})
+	next(t, done, "the call")
+}
+
+// A shell in the scope is harmless where something confines it.
+func TestAConfinedShellMayBeInTheScope(t *testing.T) {
+	pol, err := policy.FromFlags([]string{"write_file"}, []string{"write_file"}, false, []string{"write_file"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for off, refused := range map[bool]bool{true: true, false: false} {
+		s := &Session{level: Sealed, cfg: Config{Builtins: []string{"write_file"}, SandboxOff: off}}
+		if err := s.checkAsking(pol, true); (err != nil) != refused {
+			t.Errorf("unconfined %v: %v", off, err)
+		}
 	}
 }
 
