@@ -59,7 +59,7 @@ func policyOf(text string, tools []string) (*policy.Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := policy.ParseAllow([]string{"*"}, tools)
+	all, err := policy.ParseList("allow", []string{"*"}, tools)
 	if err != nil {
 		return nil, err
 	}

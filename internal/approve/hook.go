@@ -46,10 +46,11 @@ type Hook struct {
 }
 
 // ErrHookQueue: too many questions waited for the command. ErrHookEnded: the run
-// was over before the command was.
+// was over before the command was. ErrHookTime: the command took longer than Timeout.
 var (
 	ErrHookQueue = errors.New("too many questions at once, the command was not run for this one")
 	ErrHookEnded = errors.New("the run ended before the command did")
+	ErrHookTime  = errors.New("it took too long and was ended")
 )
 
 // Asked has the command run for q, and returns at once. After Close it does
@@ -133,7 +134,7 @@ func (h *Hook) run(q Question) error {
 	case err != nil && h.ended.Err() != nil:
 		return ErrHookEnded
 	case err != nil && ctx.Err() != nil:
-		return context.DeadlineExceeded
+		return ErrHookTime
 	}
 	return err
 }

@@ -117,8 +117,8 @@ func TestHookIsBounded(t *testing.T) {
 		time.Sleep(approve.DefaultHookTime)
 		synctest.Wait()
 		want := []string{
-			"0: context deadline exceeded", "1: context deadline exceeded", "2: context deadline exceeded", "3: context deadline exceeded",
-			"4: context deadline exceeded", "5: context deadline exceeded", "6: context deadline exceeded",
+			"0: " + approve.ErrHookTime.Error(), "1: " + approve.ErrHookTime.Error(), "2: " + approve.ErrHookTime.Error(), "3: " + approve.ErrHookTime.Error(),
+			"4: " + approve.ErrHookTime.Error(), "5: " + approve.ErrHookTime.Error(), "6: " + approve.ErrHookTime.Error(),
 			"7: " + approve.ErrHookQueue.Error(), "8: " + approve.ErrHookQueue.Error(),
 		}
 		if _, _, failed := b.seen(); !slices.Equal(failed, want) {

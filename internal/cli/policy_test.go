@@ -12,7 +12,7 @@ import (
 // policy explain shows the name a model sees, also where it is an alias.
 func TestExplainShowsAliases(t *testing.T) {
 	names := []string{"read_file", "größe", "catalog.get-item", strings.Repeat("long_", 20) + "a", strings.Repeat("long_", 20) + "b"}
-	all, err := policy.ParseAllow([]string{"*"}, names)
+	all, err := policy.ParseList("allow", []string{"*"}, names)
 	if err != nil {
 		t.Fatal(err)
 	}

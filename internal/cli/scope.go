@@ -233,11 +233,11 @@ func (ch *chosen) who(name string) error {
 // decideBy makes the policy of the run. Without an agent of the file the
 // command line is the layer that grants; beside one it can only narrow.
 func (ch *chosen) decideBy(sel *policyfile.Selected, f *scopeFlags, given bool) error {
-	allow, err := policy.ParseAllow(commas(f.allow), session.Builtins())
+	allow, err := policy.ParseList("allow", commas(f.allow), session.Builtins())
 	if err != nil {
 		return err
 	}
-	ask, err := policy.ParseAllow(commas(f.ask), session.Builtins())
+	ask, err := policy.ParseList("ask", commas(f.ask), session.Builtins())
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -251,9 +250,9 @@ func (t *Terminal) elsewhere(q approve.Question) bool {
 		if s.State == approve.Denied {
 			word = "denied"
 		}
-		t.say("question %s was answered by %s: %s", q.ID, tame(s.By), word)
+		t.say("question %s was answered by %s: %s", q.ID, approve.Visible(s.By), word)
 	default:
-		t.say("question %s needs no answer any more: %s", q.ID, tame(string(s.State)))
+		t.say("question %s needs no answer any more: %s", q.ID, approve.Visible(string(s.State)))
 	}
 	return true
 }
@@ -268,9 +267,9 @@ func (t *Terminal) take(q approve.Question, line string) bool {
 	err := t.Answer(t.ctx, q.ID, a)
 	switch {
 	case errors.Is(err, approve.ErrSettled) || errors.Is(err, approve.ErrUnknown):
-		t.say("question %s: %s", q.ID, tame(err.Error()))
+		t.say("question %s: %s", q.ID, approve.Visible(err.Error()))
 	case err != nil:
-		t.say("the answer was not taken: %s", tame(err.Error()))
+		t.say("the answer was not taken: %s", approve.Visible(err.Error()))
 		t.prompt(q)
 		return false
 	case a.Yes && a.Remember:
@@ -328,17 +327,4 @@ func (t *Terminal) read() {
 			}
 		}
 	}
-}
-
-// tame makes text of others one line that can't steer a terminal.
-func tame(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		if strconv.IsPrint(r) {
-			b.WriteRune(r)
-		} else {
-			fmt.Fprintf(&b, "\\u{%x}", r)
-		}
-	}
-	return b.String()
 }

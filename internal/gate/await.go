@@ -48,7 +48,7 @@ func (g *Gate) await(ctx context.Context, t *ticket, tool *call.Tool, req call.R
 	}
 	// The policy of a run never changes, but its mode may have.
 	if _, now, _ := g.judge(req); now.Verdict != call.Ask {
-		return notRun(audit.Denied, "refused: what was approved is not allowed any more")
+		return notRun(audit.Denied, "refused: what is decided about this call has changed since a person was asked; call it again to see what holds now")
 	}
 	var err error
 	if !g.safely(func() { err = g.cfg.Approver.Use(ctx, given.ID, tool.Name, req.Arguments) }) || err != nil {

@@ -241,7 +241,7 @@ func TestDoubtAfterAYes(t *testing.T) {
 	}
 	const (
 		denied  = "begin answer end:denied"
-		changed = "refused: what was approved is not allowed any more"
+		changed = "refused: what is decided about this call has changed since a person was asked; call it again to see what holds now"
 		unsure  = "refused: the approval does not hold for this call any more"
 	)
 	for _, c := range []struct {

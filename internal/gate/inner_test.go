@@ -118,7 +118,9 @@ func TestAnAnswerIsSettledOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t).Gate
 		late := func(call.Result) { t.Error("answered twice") }
-		first := &ticket{}
+		out := make(chan struct{})
+		close(out)
+		first := &ticket{told: out}
 		if !g.settle(first) || g.settle(first) {
 			t.Error("settled twice, or never")
 		}

@@ -51,18 +51,22 @@ func (g *Gate) here(t *ticket, tool *call.Tool, req call.Request) (res call.Resu
 }
 
 // settle reports whether the answer is the function's to make, which came back.
+// Where it is not, settle returns once the answer is out: whoever asks must not be
+// let go before, with nothing in hand.
 func (g *Gate) settle(t *ticket) bool {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if t.settled {
-		delete(g.abandoned, t.seq)
-		return false
+	if !t.settled {
+		defer g.mu.Unlock()
+		t.settled = true
+		if t.grace != nil {
+			t.grace.Stop()
+		}
+		return true
 	}
-	t.settled = true
-	if t.grace != nil {
-		t.grace.Stop()
-	}
-	return true
+	delete(g.abandoned, t.seq)
+	g.mu.Unlock()
+	<-t.told
+	return false
 }
 
 // outwait gives the function of a call whose context is done the grace, and then
@@ -77,6 +81,7 @@ func (g *Gate) outwait(t *ticket, late func(call.Result)) {
 		if !g.abandon(t) {
 			return
 		}
+		defer close(t.told)
 		res := g.end(t, answer{call.Errorf("%s", stopped(&t.ctx)), audit.Abandoned})
 		g.safely(func() { late(res) })
 	})
@@ -90,7 +95,7 @@ func (g *Gate) abandon(t *ticket) bool {
 	if t.settled {
 		return false
 	}
-	t.settled = true
+	t.settled, t.told = true, make(chan struct{})
 	g.abandoned[t.seq] = t.tool
 	return true
 }

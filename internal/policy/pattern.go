@@ -93,19 +93,19 @@ func first(ps []Pattern, name string) (Pattern, bool) {
 	return Pattern{}, false
 }
 
-// ParseAllow reads the names and patterns of an --allow flag or of an
-// embedder's list. A blank or malformed entry, and one that names no tool in
-// known, are errors of kind Usage. The list is never nil: an empty one names
+// ParseList reads the names and patterns of a flag or of an embedder's list,
+// which errors call what. A blank or malformed entry, and one that names no tool
+// in known, are errors of kind Usage. The list is never nil: an empty one names
 // nothing.
-func ParseAllow(allow, known []string) ([]Pattern, error) {
+func ParseList(what string, list, known []string) ([]Pattern, error) {
 	ps := []Pattern{}
-	for _, s := range allow {
+	for _, s := range list {
 		p, err := ParsePattern(s)
 		if err != nil {
-			return nil, fault.Wrap(err, fault.Usage, "", "allow")
+			return nil, fault.Wrap(err, fault.Usage, "", "%s", what)
 		}
 		if !slices.ContainsFunc(known, p.Match) {
-			return nil, fault.New(fault.Usage, DidYouMean(s, known), "allow: no tool is called %q", call.Clip(s))
+			return nil, fault.New(fault.Usage, DidYouMean(s, known), "%s: no tool is called %q", what, call.Clip(s))
 		}
 		ps = append(ps, p)
 	}

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -190,7 +191,7 @@ func TestAskAndPlanFromFlags(t *testing.T) {
 		t.Errorf("asks about %q", got)
 	}
 	for _, ask := range [][]string{{""}, {"nope"}, {"write_file", " "}, {PlanTool}} {
-		if p, err := FromFlags(known, ask, false, known); err == nil || p != nil || fault.KindOf(err) != fault.Usage {
+		if p, err := FromFlags(known, ask, false, known); err == nil || p != nil || fault.KindOf(err) != fault.Usage || !strings.HasPrefix(err.Error(), "ask: ") {
 			t.Errorf("ask %q: %v", ask, err)
 		}
 	}

@@ -47,11 +47,11 @@ type Policy struct {
 // mode. A blank or malformed entry, and a name or pattern that names no tool in
 // known, are errors of kind Usage.
 func FromFlags(allow, ask []string, plan bool, known []string) (*Policy, error) {
-	granted, err := ParseAllow(allow, known)
+	granted, err := ParseList("allow", allow, known)
 	if err != nil {
 		return nil, err
 	}
-	asked, err := ParseAllow(ask, known)
+	asked, err := ParseList("ask", ask, known)
 	if err != nil {
 		return nil, err
 	}

@@ -328,8 +328,8 @@ func (s *Session) notify(ctx context.Context, argv []string, stdin []byte) error
 	switch {
 	case err != nil:
 		return err
-	case ctx.Err() != nil:
-		return errors.New("it took too long and was ended")
+	case ctx.Err() != nil: // which the hook has words for
+		return ctx.Err()
 	case exit.Code != 0:
 		return errors.New("it ended with exit code " + strconv.Itoa(exit.Code))
 	}

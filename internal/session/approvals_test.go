@@ -556,7 +556,7 @@ func TestNobodyIsAskedInVain(t *testing.T) {
 
 // A policy whose rule fails is a denial, and asks nobody.
 func TestARuleThatFailsAsksNobody(t *testing.T) {
-	all, err := policy.ParseAllow([]string{"*"}, []string{"write_file"})
+	all, err := policy.ParseList("allow", []string{"*"}, []string{"write_file"})
 	if err != nil {
 		t.Fatal(err)
 	}

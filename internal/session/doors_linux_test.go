@@ -57,14 +57,14 @@ func runAgent(ctx context.Context, s *Session) <-chan ended {
 // A sealed agent asks, a person answers from another process, and the agent is
 // not taken for silent meanwhile.
 func TestAnsweredFromAnotherProcess(t *testing.T) {
-	o := newOffice(t, sealed(t, "call write_file "+writeA+"\nsay done"), func(c *Config) { c.Agent.Idle = 300 * time.Millisecond })
+	o := newOffice(t, sealed(t, "call write_file "+writeA+"\nsay done"), func(c *Config) { c.Agent.Idle = 2 * time.Second })
 	socket := o.run.File(control.SocketName)
 	if st, err := os.Lstat(socket); err != nil || st.Mode().Type() != os.ModeSocket || st.Mode().Perm() != 0o600 {
 		t.Fatalf("%v %v", st, err)
 	}
 	done := runAgent(t.Context(), o.Session)
 	q := o.question()
-	time.Sleep(time.Second) // longer than it may be silent
+	time.Sleep(3 * time.Second) // longer than it may be silent
 	if out := answerElsewhere(t, o.Folder(), q.ID); out != "answered: <nil>\n" {
 		t.Error(out)
 	}
@@ -91,7 +91,7 @@ func TestRunEndsWhileAPersonIsAsked(t *testing.T) {
 		wall time.Duration
 		kind fault.Kind
 	}{
-		"the wall time":       {time.Second, fault.Wall},
+		"the wall time":       {5 * time.Second, fault.Wall},
 		"an interrupt":        {0, fault.Interrupted},
 		"the agent is killed": {0, fault.Agent},
 	} {

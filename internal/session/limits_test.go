@@ -12,7 +12,7 @@ import (
 
 // The limits of a policy reach the gate, and a flag can only narrow them.
 func TestLimitsOfAPolicy(t *testing.T) {
-	star, err := policy.ParseAllow([]string{"*"}, []string{"long"})
+	star, err := policy.ParseList("allow", []string{"*"}, []string{"long"})
 	if err != nil {
 		t.Fatal(err)
 	}

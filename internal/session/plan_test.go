@@ -151,7 +151,7 @@ func TestTwoPlansAtOnce(t *testing.T) {
 	o.say(second, approve.Answer{Yes: true})
 	says(t, next(t, two, "a plan"), false, "approved")
 	o.say(first, approve.Answer{Yes: true})
-	says(t, next(t, one, "a plan"), true, "what was approved is not allowed any more")
+	says(t, next(t, one, "a plan"), true, "has changed since a person was asked")
 	// It is given back at once, not when the run ends.
 	for limit := time.Now().Add(30 * time.Second); !slices.Equal(states(t, o.Session), []approve.State{approve.Void, approve.Used}); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(limit) {
@@ -249,28 +249,28 @@ func TestField52_OneRecordPerAttempt(t *testing.T) {
 	o := newOffice(t, func(c *Config) {
 		c.Tools = []call.Tool{{Name: "falls", Effects: call.Read, Run: func(context.Context, call.Invocation) (call.Result, error) { panic("it is gone") }}}
 		c.Allow = append(c.Allow, "falls")
-		c.Approvals.Expiry = 300 * time.Millisecond
 	})
 	p := newOffice(t, planning)
-	ask := func(a *approve.Answer) call.Result {
+	alone := newOffice(t, func(c *Config) { c.Approvals.Expiry = 20 * time.Millisecond })
+	ask := func(o *office, a *approve.Answer) call.Result {
 		done := o.start("write_file", `{"path":"a","content":"x"}`)
 		if q := o.question(); a != nil {
 			o.say(q, *a)
 		}
 		return next(t, done, "a write")
 	}
-	from := map[*Session]int{o.Session: 1, p.Session: 1}
+	from := map[*Session]int{o.Session: 1, p.Session: 1, alone.Session: 1}
 	for _, c := range []struct {
 		name string
 		do   func()
 		of   *office
 		want string
 	}{
-		{"ok", func() { ask(&approve.Answer{Yes: true}) }, o, "begin answer:allow end:ok"},
+		{"ok", func() { ask(o, &approve.Answer{Yes: true}) }, o, "begin answer:allow end:ok"},
 		{"denied by a list", func() { next(t, o.start("execute_command", `{"cmd":"ls"}`), "") }, o, "refused"},
 		{"denied by plan mode", func() { next(t, p.start("write_file", `{"path":"a","content":"x"}`), "") }, p, "refused"},
-		{"a person says no", func() { ask(&approve.Answer{}) }, o, "begin answer:deny end:denied"},
-		{"nobody answers", func() { ask(nil) }, o, "begin answer:deny end:denied"},
+		{"a person says no", func() { ask(o, &approve.Answer{}) }, o, "begin answer:deny end:denied"},
+		{"nobody answers", func() { ask(alone, nil) }, alone, "begin answer:deny end:denied"},
 		{"it falls over", func() { next(t, o.start("falls", ""), "") }, o, "begin end:panic"},
 		{"arguments that are no JSON", func() { next(t, o.start("write_file", `{"path":`), "") }, o, "refused"},
 		{"a wrong token", func() { post(t, o.Session, "wrong-token-that-is-kept-nowhere", `{}`) }, o, ""},
