@@ -49,7 +49,8 @@ type Request struct {
 	// Late lets the tool run on the goroutine of whoever asks, which is quicker
 	// and can be kept by a function that does not come back. It gets the answer,
 	// once and from another goroutine, where the time of such a call is over;
-	// what is returned later, if anything ever is, is to be thrown away. It is
+	// what is returned later, if anything ever is, is to be thrown away, and is
+	// not returned before Late is. It is
 	// called on the same goroutine where the function ends that with
 	// runtime.Goexit. nil: the tool runs on a goroutine of its own, and whoever
 	// asks is answered by returning, always.

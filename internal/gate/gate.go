@@ -134,8 +134,9 @@ type ticket struct {
 	ctx   callContext
 
 	// Guarded by Gate.mu.
-	settled bool        // the answer is made, by the function or without it
-	grace   *time.Timer // runs once the context is done
+	settled bool          // the answer is made, by the function or without it
+	grace   *time.Timer   // runs once the context is done
+	late    chan struct{} // closed when the answer without the function is given; nil before it is made
 }
 
 // New returns an open gate.

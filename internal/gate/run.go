@@ -39,6 +39,9 @@ func (g *Gate) here(t *ticket, tool *call.Tool, req call.Request) (res call.Resu
 		t.ctx.atEnd(nil)
 		switch {
 		case !g.settle(t):
+			// Whoever asked would take what is returned for the answer, and go on
+			// with what the late one is still being written to.
+			<-t.late
 		case returned:
 			res = g.end(t, a)
 		default: // runtime.Goexit, which runs deferred calls and nothing else
@@ -79,9 +82,10 @@ func (g *Gate) outwait(t *ticket, late func(call.Result)) {
 			g.mu.Unlock()
 			return
 		}
-		t.settled = true
+		t.settled, t.late = true, make(chan struct{})
 		g.abandoned[t.seq] = t.tool
 		g.mu.Unlock()
+		defer close(t.late)
 		res := g.end(t, answer{call.Errorf("%s", stopped(&t.ctx)), audit.Abandoned})
 		g.safely(func() { late(res) })
 	})

@@ -211,6 +211,41 @@ func TestAbandonedReturns(t *testing.T) {
 	})
 }
 
+// A function that comes back while it is being answered without it gives no
+// answer of its own: the call is still the late answer's, to its end.
+func TestReturnsDuringTheLateAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(r *rig) { r.cfg.Limits = Limits{Call: time.Second, Grace: time.Second} })
+		ended := false
+		r.rec.before = func(x audit.Record) error {
+			if x.Kind == audit.End {
+				time.Sleep(5 * time.Second) // a slow disk
+				ended = true
+			}
+			return nil
+		}
+		r.tool("stuck", call.Write, func(context.Context, call.Invocation) (call.Result, error) {
+			time.Sleep(3 * time.Second)
+			return call.Text("too late"), nil
+		})
+		answered := 0
+		res, err := r.Call(t.Context(), call.Request{Tool: "stuck", Late: func(res call.Result) {
+			if !ended {
+				t.Error("answered before the record had it")
+			}
+			time.Sleep(time.Second) // a slow client
+			answered++
+			if !res.IsError || !strings.Contains(text(res), "was stopped") {
+				t.Errorf("%v", res)
+			}
+		}})
+		if answered != 1 {
+			t.Errorf("%d late answers when Call returned %v, %v", answered, res, err)
+		}
+		r.Close()
+	})
+}
+
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
