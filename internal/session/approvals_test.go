@@ -298,6 +298,26 @@ func TestAskedWithArgumentsThatAreNotShownWhole(t *testing.T) {
 	}
 }
 
+// A person sees what would run: of long arguments head and tail, and nothing that
+// is made to look like a secret and is none.
+func TestNothingIsHiddenFromAPerson(t *testing.T) {
+	o := newOffice(t)
+	for args, want := range map[string][]string{
+		`{"path":"a.txt","content":"` + strings.Repeat("x", 1<<20) + `; the end"}`:                         {`{"path": "a.txt"`, `; the end"}`},
+		`{"path":"b.txt","content":"echo authorization: ; rm -rf ~\necho password=\"$(id)\" --token=abc"}`: {"authorization: ; rm -rf ~", "$(id)", "--token=[redacted]"},
+	} {
+		done := o.start("write_file", args)
+		q := o.question()
+		for _, part := range want {
+			if !strings.Contains(q.Arguments, part) {
+				t.Errorf("no %q in %.200s", part, q.Arguments)
+			}
+		}
+		o.say(q, approve.Answer{})
+		says(t, next(t, done, "the call"), true, "said no")
+	}
+}
+
 func TestNotApproved(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer  *approve.Answer // nil: nobody answers
