@@ -6,6 +6,7 @@ import (
 
 	"github.com/drawbridge-mcp/drawbridge"
 	_ "github.com/drawbridge-mcp/drawbridge/cmd/drawbridge/internal/early"
+	_ "github.com/drawbridge-mcp/drawbridge/cmd/drawbridge/internal/early/helper"
 	"github.com/drawbridge-mcp/drawbridge/internal/cli"
 )
 

@@ -286,7 +286,7 @@ func TestConcurrentLimit(t *testing.T) {
 // Promise 2: a line that can't be written is a call that does not run.
 func TestNoRecordNoRun(t *testing.T) {
 	for _, name := range []string{"read", "write", "wreck"} {
-		r := newRig(t)
+		r := newRig(t, limited(Limits{Concurrent: 1}, map[string]Limits{name: {Concurrent: 1}}))
 		r.rec.before = func(audit.Record) error { return errDisk }
 		res, err := r.call(name, `{}`)
 		if err != nil || !res.IsError || text(res) != "the call was not run: its audit record could not be written" {

@@ -61,12 +61,12 @@ func over(l Limits, t *tally, stuck int, of, who string) *refusal {
 	return nil
 }
 
+// leave gives the place back of a call that was admitted and then refused.
 func (g *Gate) leave(tool string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.all.running--
 	g.tools[tool].running--
-	g.fewer.Broadcast()
 }
 
 // length is how many bytes of content a result has.

@@ -76,19 +76,26 @@ func (g *Gate) outwait(t *ticket, late func(call.Result)) {
 		return
 	}
 	t.grace = time.AfterFunc(g.cfg.Limits.Grace, func() {
-		g.mu.Lock()
-		if t.settled {
-			g.mu.Unlock()
+		if !g.abandon(t) {
 			return
 		}
-		t.settled = true
-		t.told = make(chan struct{})
-		g.abandoned[t.seq] = t.tool
-		g.mu.Unlock()
 		defer close(t.told)
 		res := g.end(t, answer{call.Errorf("%s", stopped(&t.ctx)), audit.Abandoned})
 		g.safely(func() { late(res) })
 	})
+}
+
+// abandon reports whether the answer is to be made without the function, which
+// is known to run still.
+func (g *Gate) abandon(t *ticket) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if t.settled {
+		return false
+	}
+	t.settled, t.told = true, make(chan struct{})
+	g.abandoned[t.seq] = t.tool
+	return true
 }
 
 // failed is the answer of a function that did not return. What it panicked with
@@ -101,9 +108,9 @@ func failed(tool *call.Tool) answer {
 func (g *Gate) invoke(ctx context.Context, tool *call.Tool, req call.Request) (a answer) {
 	returned := false
 	defer func() {
-		// Not returned and nothing recovered is runtime.Goexit.
-		if v := recover(); v != nil || !returned {
-			g.cfg.Panicked(tool.Name, v, debug.Stack())
+		if !returned {
+			// Nothing to recover is runtime.Goexit.
+			g.cfg.Panicked(tool.Name, recover(), debug.Stack())
 			a = failed(tool)
 		}
 	}()
@@ -163,10 +170,10 @@ func (g *Gate) end(t *ticket, a answer) call.Result {
 func (g *Gate) finish(res call.Result, limit int) (_ call.Result, size int) {
 	left, dropped := limit, 0
 	blocks := make([]call.Block, 0, min(len(res.Content), 16))
-	for i, b := range res.Content {
+	for _, b := range res.Content {
 		size += len(b.Text) + len(b.JSON)
 		switch {
-		case left <= 0 && i > 0: // one marker for all that is left
+		case left <= 0: // one marker for all that is left
 			dropped += len(b.Text) + len(b.JSON)
 			continue
 		case b.JSON != nil:
@@ -211,15 +218,12 @@ func (g *Gate) maskJSON(b []byte, f *call.Flags) []byte {
 	return masked
 }
 
-// clip cuts s to about limit bytes, the marker aside.
+// clip cuts s to about limit bytes, the marker aside. limit is at least 1.
 func clip(s string, limit int) (string, int64, bool) {
-	if limit <= 0 && s != "" {
-		return call.CutMarker(int64(len(s))), int64(len(s)), false
-	}
 	if len(s) <= limit && utf8.ValidString(s) {
 		return s, 0, false
 	}
-	h := call.HeadTail{Max: max(limit, 1)}
+	h := call.HeadTail{Max: limit}
 	_, _ = h.Write([]byte(s))
 	return h.Text()
 }

@@ -301,6 +301,8 @@ func TestFlags(t *testing.T) {
 		{"no UTF-8", call.Text("a\xffb"), "a\uFFFDb", call.Flags{Repaired: true}},
 		{"invisible", call.Text("a\u200bb"), "a\u200bb", call.Flags{Invisible: true}},
 		{"invisible in a block", call.Result{Content: []call.Block{{JSON: []byte(`{"t":"\u200b"}`)}}}, `{"t":"\u200b"}`, call.Flags{Invisible: true}},
+		{"no UTF-8, and more", call.Result{Content: []call.Block{{Text: "a\xffb"}, {Text: "c"}}}, "a\uFFFDb|c", call.Flags{Repaired: true}},
+		{"invisible, and more", call.Result{Content: []call.Block{{Text: "a\u200bb"}, {Text: "c"}, {JSON: []byte(`{}`)}}}, "a\u200bb|c|{}", call.Flags{Invisible: true}},
 		{"exactly the limit", call.Text(big[:1000]), big[:1000], call.Flags{}},
 		{"one over", call.Text(big[:1001]), big[:750] + call.CutMarker(1) + big[:250], call.Flags{Cut: 1}},
 		{"two blocks", call.Result{Content: []call.Block{{Text: big[:600]}, {Text: big[:600]}}}, big[:600] + "|" + big[:300] + call.CutMarker(200) + big[:100], call.Flags{Cut: 200}},
@@ -338,6 +340,31 @@ func TestStructuredOverTheLimitIsLeftOut(t *testing.T) {
 		t.Errorf("%+v %v", res, err)
 	}
 }
+
+// What is structured is masked, flagged and counted as everything else.
+func TestStructuredIsMasked(t *testing.T) {
+	r := newRig(t)
+	r.tool("x", call.Read, func(context.Context, call.Invocation) (call.Result, error) {
+		return call.Result{Content: []call.Block{{Text: "t"}}, Structured: []byte(`{"s":"` + secret + `","i":"\u200b"}`)}, nil
+	})
+	res, err := r.call("x", "")
+	want := call.Flags{Redacted: 1, Invisible: true}
+	if err != nil || string(res.Structured) != `{"s":"[masked]","i":"\u200b"}` || res.Flags != want {
+		t.Errorf("%s %+v %v", res.Structured, res.Flags, err)
+	}
+	if l := r.rec.all()[1]; l.ResultSize != 1+len(`{"s":"`+secret+`","i":"\u200b"}`) {
+		t.Errorf("%+v", l)
+	}
+	r = newRig(t, func(r *rig) { r.cfg.Filter = nullFilter{} })
+	if res, err := r.call("read", ""); err != nil || res.Structured != nil {
+		t.Errorf("%s %v", res.Structured, err)
+	}
+}
+
+// nullFilter makes something of nothing.
+type nullFilter struct{ filter }
+
+func (nullFilter) JSON([]byte) ([]byte, int) { return []byte("null"), 0 }
 
 // A cut must not leave half a secret: every place of the secret around both
 // ends of the cut.

@@ -96,10 +96,11 @@ func (r *Rule) concerns(name string) bool {
 	return ok
 }
 
-// judge is the decision of r on a call; ok is false where r does not apply.
-func (r *Rule) judge(in *Input) (d call.Decision, ok bool) {
+// judge is the decision of r on a call, one without a verdict where r does not
+// apply.
+func (r *Rule) judge(in *Input) call.Decision {
 	if r.When == nil {
-		return r.decision(), true
+		return r.decision()
 	}
 	yes, err := r.When.Eval(in)
 	if err != nil {
@@ -113,12 +114,12 @@ func (r *Rule) judge(in *Input) (d call.Decision, ok bool) {
 		}](err); ok {
 			d.Reason += ": " + e.Public()
 		}
-		return d, true
+		return d
 	}
 	if !yes {
-		return call.Decision{}, false
+		return call.Decision{}
 	}
-	return r.decision(), true
+	return r.decision()
 }
 
 func (r *Rule) decision() call.Decision {

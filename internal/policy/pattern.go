@@ -59,7 +59,7 @@ func (p Pattern) Match(name string) bool {
 	}
 	ph, pt, pok := strings.Cut(p.text, "/")
 	nh, nt, nok := strings.Cut(name, "/")
-	return pok == nok && !strings.Contains(nt, "/") && glob(ph, nh) && (!pok || glob(pt, nt))
+	return pok == nok && !strings.Contains(nt, "/") && glob(ph, nh) && glob(pt, nt)
 }
 
 func glob(pattern, s string) bool {

@@ -56,7 +56,7 @@ func TestField50_PlanModeGoesByTheToolsOwnEffects(t *testing.T) {
 	if d := judgeAs(in(Plan, agent), "up/note", call.Write, nil); d != refused {
 		t.Errorf("an upstream's tool: %+v", d)
 	}
-	if d := judgeAs(in(Plan, agent), "b", call.Read, nil); d.Verdict != call.Deny || d.Layer != "agent" {
+	if d := judgeAs(in(Plan, agent), "b", call.Write, nil); d.Verdict != call.Deny || d.Layer != "agent" {
 		t.Errorf("what no list grants: %+v", d)
 	}
 	if d := judgeAs(New(agent).Bound(call.Binding{}, nil), "a", call.Write, nil); d != refused {
@@ -133,8 +133,8 @@ func TestThePlanTool(t *testing.T) {
 		if listed := name == "granted" || name == "denied by rules"; p.InScope(PlanTool) != listed {
 			t.Errorf("%s: in the scope of a run that acts: %v", name, p.InScope(PlanTool))
 		}
-		if d := judgeAs(p, PlanTool, call.Read, nil); d.Layer == ModeLayer {
-			t.Errorf("%s: %+v", name, d)
+		if d, e := judgeAs(p, PlanTool, call.Read, nil), p.Explain(PlanTool); d.Layer == ModeLayer || e.Decision.Layer == ModeLayer {
+			t.Errorf("%s: decided %+v, explained as %+v", name, d, e)
 		}
 	}
 }
@@ -176,6 +176,9 @@ func TestAskAndPlanFromFlags(t *testing.T) {
 	}
 	if mode, _ := p.Mode(); mode != Act {
 		t.Errorf("mode %s", mode)
+	}
+	if bare, err := FromFlags(known, nil, false, known); err != nil || bare.Digest() != New(Layer{Name: AgentLayer, Allow: patterns(t, known...)}).Digest() {
+		t.Errorf("without --ask it is not what the list says: %v", err)
 	}
 	planned, err := FromFlags([]string{"read_file"}, nil, true, known)
 	if err != nil {

@@ -150,7 +150,7 @@ func (p *Policy) Decide(_ call.Request, tool *call.Tool, args map[string]any) ca
 	}
 	in := Input{Tool: tool.Name, Args: args, Binding: p.binding, Mode: mode}
 	for _, r := range j.rules {
-		if next, ok := r.judge(&in); ok && stricter(next.Verdict, d.Verdict) {
+		if next := r.judge(&in); stricter(next.Verdict, d.Verdict) {
 			d = next
 		}
 		if d.Verdict == call.Deny {
@@ -299,8 +299,7 @@ func (p *Policy) Asks(names []string) []string {
 	var asks []string
 	for _, name := range names {
 		e := p.Explain(name)
-		if e.Decision.Verdict == call.Ask || e.Decision.Verdict == call.Allow &&
-			slices.ContainsFunc(e.Depends, func(r Rule) bool { return r.Then == call.Ask }) {
+		if e.Decision.Verdict == call.Ask || slices.ContainsFunc(e.Depends, func(r Rule) bool { return r.Then == call.Ask }) {
 			asks = append(asks, name)
 		}
 	}

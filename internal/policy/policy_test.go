@@ -57,6 +57,7 @@ func TestField45_Patterns(t *testing.T) {
 		"*o*l*o*":       nil,
 		"*i*l*g":        {"git__log", "github__log", "git_log"},
 		"git__*a*_*__b": nil,
+		"v2":            nil,
 	} {
 		var got []string
 		for _, n := range names {
@@ -283,13 +284,49 @@ func TestOrderAfterTheFirstLayerDoesNotMatter(t *testing.T) {
 	})
 }
 
+// A denial names the place of the list that does not name the tool.
+func TestUnnamedSaysWhere(t *testing.T) {
+	agent := Layer{Name: "agent", Allow: patterns(t, "a", "b"), AllowAt: "f:3"}
+	p := New(agent, Layer{Name: "channel", Allow: patterns(t, "a"), AllowAt: "f:9"})
+	for name, want := range map[string]string{"b": "channel not in allow (f:9)", "c": "agent not in allow (f:3)"} {
+		if d := decide(p, name); d.Verdict != call.Deny || d.Layer+" "+d.Rule != want {
+			t.Errorf("%s: %+v, want %s", name, d, want)
+		}
+	}
+}
+
+// The name a model sees is known too, and only where there is such a tool.
+func TestDidYouMean(t *testing.T) {
+	known := []string{"read_file", "write_file"}
+	for written, want := range map[string]string{
+		"mcp__drawbridge__read_file": "did you mean read_file?",
+		"osfoundry__write_file":      "did you mean write_file?",
+		"read_fil":                   "did you mean read_file?",
+		"mcp__drawbridge__zzzzzzzz":  "there are: read_file, write_file",
+		"zzzzzzzz":                   "there are: read_file, write_file",
+	} {
+		if got := DidYouMean(written, known); got != want {
+			t.Errorf("%s: %q, want %q", written, got, want)
+		}
+	}
+	if got := DidYouMean("x", []string{""}); strings.Contains(got, "did you mean") {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestFrozen(t *testing.T) {
-	l := []Layer{{Name: "agent", Allow: patterns(t, "a"), Deny: patterns(t, "b")}}
+	l := []Layer{{
+		Name: "agent", Allow: patterns(t, "a", "e"), Deny: patterns(t, "b"),
+		Rules:      []Rule{{Tools: patterns(t, "e"), Then: call.Deny}, {Tools: patterns(t, "a"), Then: call.Ask}},
+		ToolLimits: []ToolLimits{{pattern(t, "a"), Limits{Calls: 1}}},
+	}}
 	p := New(l...)
 	digest := p.Digest()
 	l[0].Allow[0], l[0].Deny[0] = pattern(t, "*"), pattern(t, "c")
+	l[0].Rules[0].Tools[0], l[0].Rules[1] = pattern(t, "x"), Rule{Tools: patterns(t, "x")}
+	l[0].ToolLimits[0].Limits.Calls = 9
 	l[0] = Layer{Name: "agent", Allow: patterns(t, "*")}
-	if p.InScope("x") || !p.InScope("a") || p.Digest() != digest {
+	if p.InScope("x") || !p.InScope("a") || p.Digest() != digest || decide(p, "e").Verdict != call.Deny || decide(p, "a").Verdict != call.Ask || p.ToolLimits("a").Calls != 1 {
 		t.Error("a caller changed a policy")
 	}
 }

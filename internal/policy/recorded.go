@@ -113,7 +113,6 @@ func (p *Policy) Replay(rec *Record, tools []string) []Difference {
 				continue
 			}
 			d.Undecidable = "no tool of that name is known here, and the policy would allow one"
-		case d.Now.Verdict == call.Deny:
 		case c.Args == nil && len(q.Explain(c.Tool).Depends) > 0:
 			d.Undecidable = "a rule looks at the arguments, and the record does not hold them as they were sent"
 		default:

@@ -137,13 +137,63 @@ func TestReadRecordOfARunThatAsks(t *testing.T) {
 func TestReadRecordTrustsTheDigest(t *testing.T) {
 	masked, absent := begin("a", call.Read, call.Allow, "agent", `{"k":"[masked]"}`), begin("a", call.Read, call.Allow, "agent", `{"k":1}`)
 	masked.ArgumentsDigest, absent.Arguments = digest(`{"k":"secret"}`), nil
-	acting := recorded(t, audit.Run{Mode: Act}, masked, absent, begin("a", call.Read, call.Allow, "agent", `{"k":true}`))
+	acting := recorded(t, audit.Run{Mode: Act}, masked, absent, begin("a", call.Read, call.Allow, "agent", `{"k":true}`),
+		audit.Record{Kind: audit.End, Call: 77, Tool: "a", Outcome: audit.Denied}) // of no call
 	if c := acting.Calls; c[0].Args != nil || c[1].Args != nil || c[2].Args["k"] != true {
 		t.Errorf("%+v", c)
 	}
 	for _, c := range acting.Calls {
-		if c.Mode != Act {
-			t.Errorf("mode %q", c.Mode)
+		if c.Mode != Act || c.Refused {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+// Lines of other kinds are no calls, and turn no mode, whatever they say.
+func TestReadRecordGoesByTheKind(t *testing.T) {
+	rec := recorded(t, audit.Run{ID: "r", Mode: Plan},
+		audit.Record{Kind: audit.Early, What: ModeNote},
+		audit.Record{Kind: audit.Answer, Call: 1, Tool: "a", Layer: RulesLayer, Decision: "deny"},
+		audit.Record{Kind: audit.Note, What: "notice", Layer: scopeLayer},
+		begin("a", call.Read, call.Allow, "agent", ""),
+	)
+	if len(rec.Calls) != 1 || rec.Calls[0].Mode != Plan || rec.Other != 0 || rec.Run.ID != "r" {
+		t.Errorf("%+v", rec)
+	}
+}
+
+// What a record does not hold can't be decided again, and is said to be so.
+func TestReplayTellsWhatItCant(t *testing.T) {
+	masked := begin("a", call.Read, call.Allow, "agent", `{"x":"[masked]"}`)
+	masked.ArgumentsDigest = digest(`{"x":"secret"}`)
+	lines := []audit.Record{masked, refused("other", "", scopeLayer, ""), refused("b", "", scopeLayer, "")}
+	rule := func(r ...Rule) *Policy { return New(Layer{Name: "agent", Allow: patterns(t, "a", "other"), Rules: r}) }
+	depends, denies := Rule{Tools: patterns(t, "a"), When: byKey("x"), Then: call.Deny}, Rule{Tools: patterns(t, "a"), Then: call.Deny}
+	for name, c := range map[string]struct {
+		level string
+		p     *Policy
+		tools []string
+		want  []string // tool and what is said of it
+	}{
+		"a rule on arguments":  {"sealed", rule(depends), []string{"a", "b"}, []string{"a: a rule looks at the arguments, and the record does not hold them as they were sent"}},
+		"a rule without":       {"sealed", rule(denies), []string{"a", "b"}, []string{"a: deny"}},
+		"no rule":              {"sealed", rule(), []string{"a", "b"}, nil},
+		"out of every scope":   {"sealed", New(Layer{Name: "agent"}), []string{"a", "b"}, []string{"a: deny"}},
+		"an embedder's tool":   {"embedded", rule(), []string{"a", "b"}, []string{"other: no tool of that name is known here, and the policy would allow one"}},
+		"one not granted":      {"embedded", New(Layer{Name: "agent", Allow: patterns(t, "a")}), []string{"a", "b"}, nil},
+		"a tool that is known": {"sealed", rule(), []string{"a", "b", "other"}, []string{"other: allow"}},
+		"granted now":          {"sealed", New(Layer{Name: "agent", Allow: patterns(t, "*")}), []string{"a", "b"}, []string{"b: allow"}},
+	} {
+		var got []string
+		for _, d := range c.p.Replay(recorded(t, audit.Run{Mode: Act, Level: c.level}, lines...), c.tools) {
+			said := d.Undecidable
+			if said == "" {
+				said = string(d.Now.Verdict)
+			}
+			got = append(got, d.Tool+": "+said)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }
@@ -205,6 +255,16 @@ func TestSuggestOfARunThatAsks(t *testing.T) {
 	got = Suggest(plannedRun(t), other)
 	if !slices.Equal(got.Allow, []string{"look", "write"}) || len(got.Asked) != 0 || !slices.Equal(got.Unused, []string{"wipe"}) || got.ByRules != 2 {
 		t.Errorf("%+v", got)
+	}
+	// An embedder's tool of that name is a tool, and the lists are sorted.
+	many := recorded(t, audit.Run{Mode: Act, Scope: []string{"z", "y", "c", "b"}},
+		begin(PlanTool, call.Read, call.Allow, "agent", ""), begin("c", call.Read, call.Ask, RulesLayer, ""), begin("b", call.Read, call.Ask, RulesLayer, ""),
+		begin("a", call.Read, call.Allow, "agent", ""), begin("e", call.Read, call.Ask, RulesLayer, ""), begin("d", call.Read, call.Ask, RulesLayer, ""))
+	for range 10 { // the order of a map
+		got = Suggest(many)
+		if !slices.Equal(got.Allow, []string{"a", PlanTool}) || !slices.Equal(got.Asked, []string{"b", "c", "d", "e"}) || !slices.Equal(got.Unused, []string{"y", "z"}) {
+			t.Errorf("%+v", got)
+		}
 	}
 	if got := Suggest(); got.Allow == nil || len(got.Allow)+len(got.Asked)+len(got.Unused)+len(got.Refused) > 0 {
 		t.Errorf("of nothing: %+v", got)

@@ -172,6 +172,29 @@ func TestRulesSayWhatAndWhere(t *testing.T) {
 	}
 }
 
+// Of rules that are equally strict the first is named, and one that can't be
+// judged denies, whatever it would have said.
+func TestWhichRuleDecides(t *testing.T) {
+	p := New(Layer{Name: "agent", Allow: patterns(t, "*"), Rules: []Rule{
+		{Tools: patterns(t, "a", "b"), Then: call.Ask, At: "f:1"},
+		{Tools: patterns(t, "a"), Then: call.Ask, At: "f:2"},
+		{Tools: patterns(t, "b"), Then: call.Deny, At: "f:3"},
+		{Tools: patterns(t, "b"), Then: call.Ask, At: "f:4"},
+		{Tools: patterns(t, "c"), When: byKey("x"), Text: "x", Then: call.Ask, At: "f:5"},
+	}})
+	for name, want := range map[string]string{"a": "ask ask (f:1)", "b": "deny deny (f:3)", "c": "deny ask when x (f:5): can't be judged"} {
+		if d := judge(p, name, nil); string(d.Verdict)+" "+d.Rule != want {
+			t.Errorf("%s: %s %s, want %s", name, d.Verdict, d.Rule, want)
+		}
+	}
+	if e := p.Explain("a"); e.Decision.Rule != "ask (f:1)" || len(e.Depends) != 0 {
+		t.Errorf("%+v", e)
+	}
+	if e := p.Explain("c"); e.Decision.Verdict != call.Allow || len(e.Depends) != 1 || e.Depends[0].At != "f:5" {
+		t.Errorf("%+v", e)
+	}
+}
+
 func TestRulesSeeTheBinding(t *testing.T) {
 	var got Input
 	p := New(Layer{Name: "agent", Allow: patterns(t, "a"), Rules: []Rule{{When: seen(func(in *Input) { got = *in }), Then: call.Deny}}})
@@ -207,7 +230,7 @@ func TestDigestOfRulesAndLimits(t *testing.T) {
 	change := func(f func(*Rule)) Layer { q := r; f(&q); return Layer{Name: "agent", Rules: []Rule{q}} }
 	seen := map[string]int{}
 	for i, l := range []Layer{
-		{Name: "agent", Rules: []Rule{r}}, {Name: "agent", Rules: []Rule{r, r}},
+		{Name: "agent"}, {Name: "agent", Rules: []Rule{r}}, {Name: "agent", Rules: []Rule{r, r}},
 		change(func(r *Rule) { r.Tools = nil }), change(func(r *Rule) { r.Tools = []Pattern{} }), change(func(r *Rule) { r.When, r.Text = nil, "" }),
 		change(func(r *Rule) { r.Text = "y" }), change(func(r *Rule) { r.Then = call.Ask }), change(func(r *Rule) { r.Reason = "z" }),
 		{Name: "agent", Limits: Limits{Calls: 1}}, {Name: "agent", Limits: Limits{Wall: 1}}, {Name: "agent", ToolLimits: []ToolLimits{{pattern(t, "a"), Limits{Calls: 1}}}},

@@ -28,10 +28,22 @@ const nested = 3
 // than max bytes, for what is not one JSON value with unique keys (RFC 8259
 // section 4), and where a secret can't be taken out without breaking the JSON.
 func Arguments(args []byte, s *Secrets, max int) []byte {
+	return masked(args, s, max, false)
+}
+
+// Shown returns the arguments of a call as a person is shown them who is asked
+// whether it may run: as Arguments does, but what only stands in the place of a
+// secret is masked where it is opaque, and shown where it is not. Whoever writes
+// the arguments could hide a command behind --token otherwise.
+func Shown(args []byte, s *Secrets, max int) []byte {
+	return masked(args, s, max, true)
+}
+
+func masked(args []byte, s *Secrets, max int, shown bool) []byte {
 	if len(args) > max || !jsontext.Value(args).IsValid() {
 		return nil
 	}
-	out := redactValue(args, s, nested)
+	out := redactValue(args, s, nested, shown)
 	if len(out) > max {
 		return nil
 	}
@@ -57,6 +69,7 @@ type frame struct {
 	object bool
 	start  int
 	class  keyClass // of the member in hand
+	inside bool     // of a value that a key says is a secret, and that is shown
 	named  bool     // a "name" member holds a secret-looking key
 	role   byte     // of the member in hand: 'n'ame, 'v'alue or 0
 	value  span     // of the "value" member
@@ -67,6 +80,7 @@ type walker struct {
 	in     []byte
 	s      *Secrets
 	depth  int
+	shown  bool // only what is opaque is masked
 	edits  []edit
 	frames []frame
 	masked int // keys that were masked
@@ -76,8 +90,8 @@ type walker struct {
 
 // redactValue masks a valid JSON value, and returns it as it is where there is
 // nothing to mask.
-func redactValue(in []byte, s *Secrets, depth int) []byte {
-	w := &walker{in: in, s: s, depth: depth}
+func redactValue(in []byte, s *Secrets, depth int, shown bool) []byte {
+	w := &walker{in: in, s: s, depth: depth, shown: shown}
 	w.walk()
 	if len(w.edits) == 0 {
 		return in
@@ -116,7 +130,7 @@ func (w *walker) walk() {
 			i++
 			key = w.frames[len(w.frames)-1].object
 		case '{', '[':
-			w.frames = append(w.frames, frame{object: c == '{', start: i})
+			w.frames = append(w.frames, frame{object: c == '{', start: i, inside: w.shown && w.secret(false)})
 			key = c == '{'
 			i++
 		case '}', ']':
@@ -124,7 +138,7 @@ func (w *walker) walk() {
 			top := w.frames[len(w.frames)-1]
 			w.frames = w.frames[:len(w.frames)-1]
 			if top.named && top.value.end > 0 {
-				w.edits = append(w.edits, edit{top.value, maskString})
+				w.hide(top.value)
 			}
 			w.done(span{top.start, i}, nil, false)
 			key = false
@@ -212,15 +226,15 @@ func (w *walker) done(at span, text []byte, number bool) {
 	}
 	f := &w.frames[len(w.frames)-1]
 	if !f.object {
-		if f.next && text != nil {
-			w.edits = append(w.edits, edit{at, maskString})
+		if f.inside || f.next && text != nil {
+			w.hide(at)
 		}
 		option, ok := bytes.CutPrefix(text, []byte("--"))
 		f.next = ok && classify(option) == secret && bytes.IndexByte(option, '=') < 0 && bytes.IndexByte(option, ' ') < 0
 		return
 	}
-	if f.class == secret || f.class == notCount && !number {
-		w.edits = append(w.edits, edit{at, maskString})
+	if w.secret(number) {
+		w.hide(at)
 	}
 	switch f.role {
 	case 'n':
@@ -230,13 +244,30 @@ func (w *walker) done(at span, text []byte, number bool) {
 	}
 }
 
+// secret reports whether the value in hand is one by its key.
+func (w *walker) secret(number bool) bool {
+	if len(w.frames) == 0 {
+		return false
+	}
+	f := w.frames[len(w.frames)-1]
+	return f.inside || f.object && (f.class == secret || f.class == notCount && !number)
+}
+
+// hide masks a whole value.
+func (w *walker) hide(at span) {
+	if b := w.in[at.start:at.end]; w.shown && !opaque(bytes.Trim(b, `"`)) {
+		return
+	}
+	w.edits = append(w.edits, edit{at, maskString})
+}
+
 // maskText is text masked, nil where there is nothing to mask.
 func (w *walker) maskText(text []byte, value bool) []byte {
 	if value && w.depth > 0 {
 		t := bytes.TrimSpace(text)
 		if len(t) > 1 && (t[0] == '{' || t[0] == '[') && jsontext.Value(t).IsValid() {
 			// Edits are relative to t; the white space around it stays.
-			if out := redactValue(t, w.s, w.depth-1); len(out) > 0 && &out[0] != &t[0] {
+			if out := redactValue(t, w.s, w.depth-1, w.shown); len(out) > 0 && &out[0] != &t[0] {
 				i := bytes.Index(text, t)
 				text = slices.Concat(text[:i], out, text[i+len(t):])
 				if known, n := w.s.Bytes(text); n > 0 {
@@ -253,7 +284,11 @@ func (w *walker) maskText(text []byte, value bool) []byte {
 		}
 	}
 	w.spans = w.s.find(text, w.spans[:0])
-	w.spans = shapes(text, w.spans)
+	if w.shown {
+		w.spans = opaqueShapes(text, w.spans)
+	} else {
+		w.spans = shapes(text, w.spans, false)
+	}
 	if len(w.spans) == 0 {
 		return nil
 	}

@@ -40,8 +40,9 @@ var prefixes = [256][]prefix{
 	'.': {{"ya29.", 16, false}, {"SG.", 20, true}},
 }
 
-// shapes appends the parts of a text that look like a secret, in any order.
-func shapes(b []byte, spans []span) []span {
+// shapes appends the parts of a text that look like a secret, in any order; with
+// bare only those that look so by themselves, whatever stands before them.
+func shapes(b []byte, spans []span, bare bool) []span {
 	var r run
 	for i := 0; i < len(b); i++ {
 		c := b[i]
@@ -49,6 +50,9 @@ func shapes(b []byte, spans []span) []span {
 			continue
 		}
 		var sp span
+		if bare && c != ' ' && c != 'J' {
+			c = 0
+		}
 		switch c {
 		case ' ':
 			if i < 5 || b[i-1]|0x20 != 'c' && b[i-1]|0x20 != 'r' {

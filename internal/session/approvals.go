@@ -22,6 +22,7 @@ import (
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/policy"
 	"github.com/drawbridge-mcp/drawbridge/internal/proc"
+	"github.com/drawbridge-mcp/drawbridge/internal/redact"
 	"github.com/drawbridge-mcp/drawbridge/internal/state"
 	"github.com/drawbridge-mcp/drawbridge/internal/store/sqlite"
 )
@@ -40,6 +41,10 @@ type Approvals struct {
 	// is done when the question is settled without it. nil is not inside.
 	Inside func(ctx context.Context, q approve.Question) approve.Answer
 }
+
+// maxShown is how many bytes of arguments a person is shown head and tail of; of
+// larger ones, which only an embedder's own call can have, digest and size.
+const maxShown = 8 << 20
 
 // desk is how calls of this run are put to a person: the approve.Desk and the
 // doors a person can answer at.
@@ -102,7 +107,7 @@ func (s *Session) checkAsking(pol *policy.Policy, commands bool) error {
 	}
 	why, instead := "", ""
 	switch {
-	case s.level == Open && s.cfg.Program != nil:
+	case s.cfg.Program != nil:
 		why, instead = "the program of this run runs unconfined", "use drawbridge run, where the agent is sealed"
 	case s.level == Open:
 		why, instead = "the agent has tools of its own", "leave --own-tools out"
@@ -129,7 +134,7 @@ func (s *Session) openDesk(dir *state.Dir, pol *policy.Policy) (*desk, error) {
 	d.desk = approve.New(approve.Config{
 		Run: s.binding.Run, Workspace: s.binding.Workspace, Channel: s.binding.Channel, User: s.binding.User, Agent: s.binding.Agent,
 		PolicyDigest: pol.Digest, Expiry: a.Expiry, Now: s.cfg.Now, Mask: s.mask,
-		Show:  func(raw []byte) []byte { return filter{s.secrets}.Arguments(raw) },
+		Show:  func(raw []byte) []byte { return redact.Shown(raw, s.secrets, maxShown) },
 		Open:  func(ctx context.Context) (approve.Store, error) { return d.open(ctx, dir.Database()) },
 		Asked: d.asked, Settled: d.settled,
 	})
@@ -237,7 +242,7 @@ func (d *desk) asked(q approve.Question) {
 
 // arguments are those of q where they are shown whole.
 func (d *desk) arguments(q approve.Question) []byte {
-	if b := []byte(q.Arguments); call.CheckJSON(b) == nil && !bytes.ContainsRune(b, '\n') {
+	if b := []byte(q.Arguments); call.CheckJSON(b) == nil {
 		return b
 	}
 	return nil

@@ -275,6 +275,48 @@ func TestAskedInside(t *testing.T) {
 	}
 }
 
+// Whoever follows gets the arguments as JSON where they are shown whole, and else
+// the text alone.
+func TestAskedWithArgumentsThatAreNotShownWhole(t *testing.T) {
+	for args, whole := range map[string]bool{
+		"{\n\"path\" : \"a.txt\",\r\n\t\"content\":\"x\"}\n":                               true,
+		`{"path":"a.txt","content":"line\nline"}`:                                          true,
+		`{"path":"a.txt","content":"` + "\u202e" + `x"}`:                                   false,
+		`{"path":"a.txt","content":"` + strings.Repeat("x", 2*approve.MaxArguments) + `"}`: false,
+	} {
+		o := newOffice(t)
+		done := o.start("write_file", args)
+		q := o.question()
+		o.say(q, approve.Answer{})
+		next(t, done, "the call")
+		_ = o.Close()
+		i := slices.IndexFunc(o.events, func(e event.Event) bool { return e.Kind == event.Asked })
+		if i < 0 || (o.events[i].Arguments != nil) != whole || whole && !json.Valid(o.events[i].Arguments) || !strings.Contains(o.events[i].Text, "a.txt") {
+			t.Errorf("%.60q: %+v", args, o.events)
+		}
+	}
+}
+
+// A person sees what would run: of long arguments head and tail, and nothing that
+// is made to look like a secret and is none.
+func TestNothingIsHiddenFromAPerson(t *testing.T) {
+	o := newOffice(t)
+	for args, want := range map[string][]string{
+		`{"path":"a.txt","content":"` + strings.Repeat("x", 1<<20) + `; the end"}`:                         {`{"path": "a.txt"`, `; the end"}`},
+		`{"path":"b.txt","content":"echo authorization: ; rm -rf ~\necho password=\"$(id)\" --token=abc"}`: {"authorization: ; rm -rf ~", "$(id)", "--token=[redacted]"},
+	} {
+		done := o.start("write_file", args)
+		q := o.question()
+		for _, part := range want {
+			if !strings.Contains(q.Arguments, part) {
+				t.Errorf("no %q in %.200s", part, q.Arguments)
+			}
+		}
+		o.say(q, approve.Answer{})
+		says(t, next(t, done, "the call"), true, "said no")
+	}
+}
+
 func TestNotApproved(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer  *approve.Answer // nil: nobody answers

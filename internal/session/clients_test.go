@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -112,5 +113,30 @@ func TestSignsOfLifeWhileAPersonIsAsked(t *testing.T) {
 	}
 	if got := strings.Join(rest, "\n"); !strings.Contains(got, "created a.txt") || !o.has("a.txt") {
 		t.Errorf("%q", got)
+	}
+}
+
+// The id of a request is the client's, and says nothing: the same one, on
+// another connection and from either era, asks again.
+func TestField51_AnIDIsNoApproval(t *testing.T) {
+	o := newOffice(t)
+	seen := map[string]bool{}
+	for i, modern := range []bool{false, false, true, false} {
+		done := client(t.Context(), t, o.Session, modern) // each has the id 1
+		q := o.question()
+		if seen[q.ID] {
+			t.Errorf("question %s is asked twice", q.ID)
+		}
+		seen[q.ID] = true
+		o.say(q, approve.Answer{Yes: i == 0})
+		res := next(t, done, "the answer")
+		body, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if err != nil || strings.Contains(string(body), "said no") != (i > 0) {
+			t.Errorf("call %d: %v %s", i, err, body)
+		}
+	}
+	if got := shape(t, o.Session); strings.Count(got, "end:ok") != 1 || strings.Count(got, "end:denied") != 3 {
+		t.Error(got)
 	}
 }

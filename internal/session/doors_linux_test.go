@@ -10,13 +10,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/drawbridge-mcp/drawbridge/audit"
 	"github.com/drawbridge-mcp/drawbridge/internal/approve"
@@ -243,6 +240,33 @@ func TestNotifyFails(t *testing.T) {
 	}
 }
 
+// The command is there when the run starts, and not when it is needed; and one
+// that has to be ended did not succeed, whatever it says.
+func TestNotifyIsNotTakenAtItsWord(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "pager")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	o := newOffice(t, sealed(t, "say a"), func(c *Config) { c.Approvals.Notify = []string{program} })
+	if err := os.Remove(program); err != nil {
+		t.Fatal(err)
+	}
+	done := o.start("write_file", writeA)
+	o.say(o.question(), approve.Answer{Yes: true})
+	says(t, next(t, done, "the call"), false, "created")
+	for limit := time.Now().Add(30 * time.Second); len(noticesOf(t, o.Session)) == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("no note")
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := o.notify(ctx, []string{"/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.02; done"}, nil)
+	if err == nil || !strings.Contains(err.Error(), "took too long") {
+		t.Errorf("%v", err)
+	}
+}
+
 // The command that tells a person can't be the person.
 func TestNotifyCantAnswer(t *testing.T) {
 	word := shellChild(t, "answer", "$RUNS/$run", "$id")
@@ -403,103 +427,5 @@ func TestTheSocketIsReplaced(t *testing.T) {
 	says(t, next(t, waiting, "the call"), true, "it was not run")
 	if o.has("a.txt") {
 		t.Error("it ran")
-	}
-}
-
-func init() { sit = sitting }
-
-// sitting is a run at a terminal: what its code can reach of it, and where it asks.
-func sitting() {
-	must := func(err error) {
-		if err != nil {
-			fmt.Println("failed:", err)
-			os.Exit(1)
-		}
-	}
-	reach := func(who string, f func() error) { fmt.Printf("%s: %v\n", who, f() == nil) }
-	reach("the process itself", func() error {
-		f, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
-		if err == nil {
-			_ = f.Close()
-		}
-		return err
-	})
-	tmp, err := os.MkdirTemp("", "sit")
-	must(err)
-	defer os.RemoveAll(tmp)
-	base := Config{
-		StateDir: filepath.Join(tmp, "state"), Folder: tmp, Builtins: Builtins(), Allow: []string{"write_file", "execute_command"},
-		Ask: []string{"write_file"}, SandboxOff: true, Approvals: Approvals{SameUser: true, Terminal: true},
-	}
-	s, err := New(context.Background(), base)
-	must(err)
-	fmt.Println("asks at the terminal:", s.desk.terminal != nil)
-	reach("a shell of a tool", func() error {
-		res, err := s.Call(context.Background(), "execute_command", []byte(`{"cmd":"exec 3<>/dev/tty || exit 1; echo open"}`))
-		must(err)
-		if strings.Contains(res.Content[0].Text, "open\n") {
-			return nil
-		}
-		return errors.New(res.Content[0].Text)
-	})
-	must(s.Close())
-	base.Program = &Program{Path: "/bin/sh", Args: []string{"sh", "-c", "exec 3<>/dev/tty"}}
-	s, err = New(context.Background(), base)
-	must(err)
-	fmt.Println("asks at the terminal it shares:", s.desk.terminal != nil)
-	reach("a program", func() error {
-		code, _, err := s.RunProgram(context.Background())
-		if err == nil && code != 0 {
-			err = errors.New(strconv.Itoa(code))
-		}
-		return err
-	})
-	fmt.Println("end")
-}
-
-// Where a person types, code of the run can't; and where it can, nobody is asked.
-func TestTheRunsOwnCodeCantType(t *testing.T) {
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip("no terminal can be made here: ", err)
-	}
-	defer master.Close()
-	raw, err := master.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		if failed = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); failed == nil {
-			n, failed = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
-		}
-	}); err != nil || failed != nil {
-		t.Skip("no terminal can be made here: ", err, failed)
-	}
-	slave, err := os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip("no terminal can be made here: ", err)
-	}
-	defer slave.Close()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	c := exec.CommandContext(t.Context(), exe)
-	c.Env = append(os.Environ(), envChild+"=sit")
-	c.Stdin, c.Stdout, c.Stderr = slave, &out, &out
-	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := c.Run(); err != nil {
-		t.Errorf("%v", err)
-	}
-	for _, want := range []string{
-		"the process itself: true", "asks at the terminal: true", "a shell of a tool: false",
-		"asks at the terminal it shares: false", "a program: true", "end",
-	} {
-		if !strings.Contains(out.String(), want+"\n") {
-			t.Errorf("no %q in\n%s", want, out.String())
-		}
 	}
 }

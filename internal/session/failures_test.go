@@ -1,9 +1,11 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -117,7 +119,8 @@ func TestDatabaseLocked(t *testing.T) {
 
 // The database takes no writes any more, from some moment on.
 func TestDatabaseFails(t *testing.T) {
-	o := newOffice(t)
+	var log bytes.Buffer
+	o := newOffice(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	db := raw(t, o.Session)
 	done := o.start("write_file", writeA)
 	q := o.question()
@@ -146,6 +149,15 @@ func TestDatabaseFails(t *testing.T) {
 	}
 	if got := states(t, o.Session); !slices.Equal(got, []approve.State{approve.Void, approve.Used}) {
 		t.Error(got)
+	}
+	told := 0
+	for _, r := range records(t, o.Session) {
+		if r.What == "notice" && strings.HasPrefix(r.Detail, "a person could not be asked about a call of write_file: ") {
+			told++
+		}
+	}
+	if told != 1 || strings.Count(log.String(), "a person could not be asked") != 1 {
+		t.Errorf("%d notes say why, and the log\n%s", told, log.String())
 	}
 }
 

@@ -94,6 +94,29 @@ func TestPlanThenAct(t *testing.T) {
 	}
 }
 
+// A run leaves plan mode once.
+func TestActIsForGood(t *testing.T) {
+	o := newOffice(t, planning)
+	if o.modeNow() != "" {
+		t.Errorf("it begins in %q", o.modeNow())
+	}
+	o.act()
+	o.act()
+	if o.modeNow() != policy.Act {
+		t.Errorf("it is in %q", o.modeNow())
+	}
+	_ = o.Close()
+	notes := 0
+	for _, r := range records(t, o.Session) {
+		if r.What == policy.ModeNote {
+			notes++
+		}
+	}
+	if notes != 1 {
+		t.Errorf("%d lines say that the run acts", notes)
+	}
+}
+
 // A plan nobody answers, and one whose call is gone, leave the run in plan mode.
 func TestPlanWithoutAnAnswer(t *testing.T) {
 	o := newOffice(t, planning, func(c *Config) { c.Approvals.Expiry = 20 * time.Millisecond })
@@ -129,9 +152,40 @@ func TestTwoPlansAtOnce(t *testing.T) {
 	says(t, next(t, two, "a plan"), false, "approved")
 	o.say(first, approve.Answer{Yes: true})
 	says(t, next(t, one, "a plan"), true, "has changed since a person was asked")
-	_ = o.Close() // a yes that is given back is kept by then
-	if got := states(t, o.Session); !slices.Equal(got, []approve.State{approve.Void, approve.Used}) {
-		t.Error(got)
+	// It is given back at once, not when the run ends.
+	for limit := time.Now().Add(30 * time.Second); !slices.Equal(states(t, o.Session), []approve.State{approve.Void, approve.Used}); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal(states(t, o.Session))
+		}
+	}
+}
+
+// What another tool calls a plan is none.
+func TestOnlySubmitPlanHasAPlan(t *testing.T) {
+	o := newOffice(t, func(c *Config) {
+		c.Tools = []call.Tool{{Name: "any", Effects: call.Write, Run: func(context.Context, call.Invocation) (call.Result, error) { return call.Text("ran"), nil }}}
+		c.Allow, c.Ask = []string{"any"}, []string{"any"}
+	})
+	done := o.start("any", `{"plan":"# harmless"}`)
+	q := o.question()
+	if q.Plan != "" || !strings.Contains(q.Arguments, "# harmless") {
+		t.Errorf("%+v", q)
+	}
+	o.say(q, approve.Answer{})
+	next(t, done, "the call")
+}
+
+// A shell in the scope is harmless where something confines it.
+func TestAConfinedShellMayBeInTheScope(t *testing.T) {
+	pol, err := policy.FromFlags([]string{"write_file"}, []string{"write_file"}, false, []string{"write_file"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for off, refused := range map[bool]bool{true: true, false: false} {
+		s := &Session{level: Sealed, cfg: Config{Builtins: []string{"write_file"}, SandboxOff: off}}
+		if err := s.checkAsking(pol, true); (err != nil) != refused {
+			t.Errorf("unconfined %v: %v", off, err)
+		}
 	}
 }
 

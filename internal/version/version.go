@@ -1,25 +1,14 @@
-// Package version says which drawbridge this is. It is a leaf.
+// Package version says which drawbridge this is. It is a leaf, and imports next
+// to nothing: see cmd/drawbridge/internal/early.
 package version
 
-import (
-	"fmt"
-	"runtime"
-	"runtime/debug"
-)
+import "runtime"
 
 // Version of the module.
 const Version = "0.1.0"
 
-// Line is what `drawbridge version` prints, without its newline: version, the
-// revision it was built from where that is known, Go and the platform.
+// Line is what `drawbridge version` prints, without its newline: version, Go and
+// the platform.
 func Line() string {
-	revision := ""
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-				revision = " " + s.Value[:12]
-			}
-		}
-	}
-	return fmt.Sprintf("drawbridge %s%s %s %s/%s", Version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return "drawbridge " + Version + " " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
 }
