@@ -38,10 +38,11 @@ func (a *app) policyCheck() *cobra.Command {
 	var path string
 	c := &cobra.Command{
 		Use:   "check [FILE]",
-		Short: "Read the whole policy file as a run would, and name everything that is wrong",
-		Long: `Read a policy file as a run would and name every error by file, line and column.
-Exit code 2 where there is one. Warnings are about what is well written and still
-not what it may seem: questions that the run's own code could answer, trust in
+		Short: "Read the whole policy file as a run would, and name what is wrong",
+		Long: `Read a policy file as a run would and name each error by file, line and column, up
+to 20 at once; what names stand for is looked at once the form of the file is right.
+Exit code 2 where there is an error. Warnings are about what is well written and
+still not what it may seem: questions that the run's own code could answer, trust in
 programs that run anything, what is not built yet.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
