@@ -333,8 +333,8 @@ func (s *Session) notify(ctx context.Context, argv []string, stdin []byte) error
 	switch {
 	case err != nil:
 		return err
-	case ctx.Err() != nil:
-		return approve.ErrHookTime
+	case ctx.Err() != nil: // which the hook has words for
+		return ctx.Err()
 	case exit.Code != 0:
 		return errors.New("it ended with exit code " + strconv.Itoa(exit.Code))
 	}
