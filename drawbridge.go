@@ -158,10 +158,11 @@ type Config struct {
 	// question; ctx is done when the question is settled without it, because it
 	// expired, the client gave up or the run is over. nil: the sealed run of [Run]
 	// is answered with `drawbridge approve` from another terminal, and every
-	// other one that could ask fails to start, as its own code could answer.
+	// other one that could ask fails to start, as its own code could answer. With
+	// own tools of the agent, or execute_command, one fails with Approve too.
 	Approve func(ctx context.Context, q Question) Answer
 	// AskExpiry is how long a question waits; then the call is refused. 0 is 10
-	// minutes.
+	// minutes, a negative one an error.
 	AskExpiry time.Duration
 	// Folder is where the file tools and commands work. "" is none, and then
 	// allowing one of them is an error.

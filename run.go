@@ -59,7 +59,7 @@ type RunConfig struct {
 	Timeout time.Duration
 	// Budget is what the run may cost, in US dollars; 0 is none, a negative one an
 	// error. It goes by what the CLI reports: one that has an option for it ends by
-	// itself, and a run that cost more by its last word is an error of kind Budget.
+	// itself, and a run that cost more by its last word is an error of kind [OverBudget].
 	Budget float64
 	// ReadyTimeout ends a run whose agent has not listed its tools; 0 is 60 s.
 	ReadyTimeout time.Duration

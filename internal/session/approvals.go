@@ -29,7 +29,7 @@ import (
 
 // Approvals say how the questions of a run reach a person.
 type Approvals struct {
-	Expiry time.Duration // how long an answer counts; 0 is approve.DefaultExpiry
+	Expiry time.Duration // how long an answer counts; 0 is approve.DefaultExpiry, a negative one an error
 	Notify []string      // command that gets each question as JSON; empty is none
 	// SameUser accepts that code of the run could answer in a person's place.
 	SameUser bool
@@ -122,7 +122,11 @@ func (s *Session) checkAsking(pol *policy.Policy, commands bool) error {
 	if m, _ := pol.Mode(); m == policy.Plan {
 		what = append(what, "a plan")
 	}
-	return fault.New(fault.Usage, instead+", or deny instead of asking; approvals: { same_user_can_answer: true } in the policy file accepts it, and the record says so",
+	hint := instead + ", or deny instead of asking"
+	if s.cfg.Policy != nil { // an embedder has no policy file to write that in
+		hint += "; approvals: { same_user_can_answer: true } in the policy file accepts it, and the record says so"
+	}
+	return fault.New(fault.Usage, hint,
 		"a person is to be asked about %s, but code of the run could answer in their place: %s", strings.Join(what, ", "), why)
 }
 

@@ -341,10 +341,14 @@ func TestWhoCouldAnswerForThem(t *testing.T) {
 		"an embedder's program": {func(c *Config) { c.Agent = nil }, "what an embedder starts can't be told from the embedder", "write_file"},
 		"an embedder's window":  {func(c *Config) { c.Agent, c.Approvals.Inside = nil, nobody }, "", ""},
 		"sealed":                {func(*Config) {}, "", ""},
-		"a plan":                {func(c *Config) { c.Ask, c.Plan, c.Agent = nil, true, nil }, "what an embedder starts", "about a plan"},
-		"a plan and a tool":     {func(c *Config) { c.Plan, c.Agent = true, nil }, "what an embedder starts", "about write_file"},
-		"nobody to be asked":    {func(c *Config) { c.Ask, c.Agent = nil, nil }, "", ""},
-		"out of scope":          {func(c *Config) { c.Ask, c.Agent = []string{"delete_file"}, nil }, "", ""},
+		"a policy file": {func(c *Config) {
+			c.Program = &Program{Path: "/bin/true", Args: []string{"true"}}
+			c.Policy, _ = policy.FromFlags(c.Allow, c.Ask, false, c.Allow)
+		}, "the program of this run runs unconfined", "write_file"},
+		"a plan":             {func(c *Config) { c.Ask, c.Plan, c.Agent = nil, true, nil }, "what an embedder starts", "about a plan"},
+		"a plan and a tool":  {func(c *Config) { c.Plan, c.Agent = true, nil }, "what an embedder starts", "about write_file"},
+		"nobody to be asked": {func(c *Config) { c.Ask, c.Agent = nil, nil }, "", ""},
+		"out of scope":       {func(c *Config) { c.Ask, c.Agent = []string{"delete_file"}, nil }, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := baseConfig(t)
@@ -370,7 +374,7 @@ func TestWhoCouldAnswerForThem(t *testing.T) {
 				t.Fatal("it started")
 			}
 			if fault.KindOf(err) != fault.Usage || !strings.Contains(err.Error(), "could answer in their place: "+c.why) || !strings.Contains(err.Error(), c.what) ||
-				!strings.Contains(fault.HintOf(err), "same_user_can_answer: true") {
+				strings.Contains(fault.HintOf(err), "same_user_can_answer: true") != (cfg.Policy != nil) || fault.HintOf(err) == "" {
 				t.Errorf("%v (%s)", err, fault.HintOf(err))
 			}
 			if left, err := os.ReadDir(filepath.Join(cfg.StateDir, "runs")); err == nil && len(left) > 0 {

@@ -293,6 +293,9 @@ func (s *Session) defaults() error {
 	if err := checkLimits(c.Limits); err != nil {
 		return err
 	}
+	if c.Approvals.Expiry < 0 {
+		return fault.New(fault.Usage, "give a positive time; 0 is the default", "the time a question waits is negative")
+	}
 	if c.StateDir == "" {
 		var err error
 		if c.StateDir, err = state.Default(lookup(c.Environ)); err != nil {

@@ -83,6 +83,7 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 		"empty prompt":   func(c *Config) { c.Agent.Prompt = nil },
 		"long prompt":    func(c *Config) { c.Agent.Prompt = make([]byte, MaxPrompt+1) },
 		"negative time":  func(c *Config) { c.Agent.Wall = -1 },
+		"negative wait":  func(c *Config) { c.Approvals.Expiry = -1 },
 		"further folder": func(c *Config) { c.Agent.Dirs = []string{"/nonexistent"} },
 		"agent path":     func(c *Config) { c.Agent.Path = "/nonexistent" },
 		"agent argument": func(c *Config) { c.Agent.Args = []string{"--yolo"} },
