@@ -66,7 +66,8 @@ type Limits struct {
 	Concurrent int
 	Output     int // bytes of one result; 0 is call.DefaultOutput
 	// Total is how many bytes all results may have together, 0 is no limit. The
-	// result that crosses it is delivered, and further calls are refused.
+	// result that crosses it is delivered; further calls are refused, and those
+	// that were under way have their result withheld.
 	Total int64
 	// Call is how long one call may take; 0 is DefaultCall.
 	Call time.Duration
@@ -359,15 +360,14 @@ func (g *Gate) limit(t *ticket) {
 	}
 }
 
-// done lets go of a call that was admitted, of whose result out bytes go out.
-func (g *Gate) done(t *ticket, out int) {
+// done lets go of a call that was admitted.
+func (g *Gate) done(t *ticket) {
 	t.ctx.release()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.under, t)
 	for _, used := range [...]*tally{&g.all, g.tools[t.tool]} {
 		used.running--
-		used.out += int64(out)
 	}
 	g.inside--
 	g.fewer.Broadcast()

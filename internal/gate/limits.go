@@ -61,6 +61,21 @@ func over(l Limits, t *tally, stuck int, of, who string) *refusal {
 	return nil
 }
 
+// deliver counts the out bytes of a result, or says why it must not go out: of
+// many calls at once only one may cross the limit.
+func (g *Gate) deliver(t *ticket, out int) (no string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all, tool := &g.all, g.tools[t.tool]
+	crossed := func(l Limits, used *tally) bool { return l.Total > 0 && used.out >= l.Total }
+	if !t.start.IsZero() && (crossed(g.cfg.Limits, all) || crossed(g.cfg.ToolLimits[t.tool], tool)) {
+		return "the tool ran, but its result is withheld: the bytes that results may have together were used up meanwhile; finish without it"
+	}
+	all.out += int64(out)
+	tool.out += int64(out)
+	return ""
+}
+
 // leave gives the place back of a call that was admitted and then refused.
 func (g *Gate) leave(tool string) {
 	g.mu.Lock()

@@ -61,6 +61,38 @@ func TestTotalLimit(t *testing.T) {
 	}
 }
 
+// Calls made all at once get no further than one after the other.
+func TestTotalLimitOfManyAtOnce(t *testing.T) {
+	for name, limit := range map[string]func(*rig){
+		"of the run": limited(Limits{Total: 1500, Concurrent: 20}, nil),
+		"of a tool":  limited(Limits{Concurrent: 20}, map[string]Limits{"all": {Total: 1500}}),
+	} {
+		r := newRig(t, limit)
+		var under sync.WaitGroup
+		under.Add(20)
+		r.tool("all", call.Read, func(context.Context, call.Invocation) (call.Result, error) {
+			under.Done()
+			under.Wait()
+			return call.Text(strings.Repeat("x", 1000)), nil
+		})
+		var calls sync.WaitGroup
+		var delivered atomic.Int64
+		for range 20 {
+			calls.Go(func() {
+				if res, _ := r.call("all", ""); !res.IsError {
+					delivered.Add(1)
+				} else if !strings.Contains(text(res), "its result is withheld") || res.Flags.Cut != 1000 {
+					t.Errorf("%v", res)
+				}
+			})
+		}
+		calls.Wait()
+		if n := delivered.Load(); n != 2 {
+			t.Errorf("%s: %d results of 1000 bytes, and 1500 may go out", name, n)
+		}
+	}
+}
+
 func TestOutputLimitOfATool(t *testing.T) {
 	for limit, longest := range map[int]int{0: 500, 200: 200, 5000: 500} {
 		r := newRig(t, limited(Limits{Output: 500}, map[string]Limits{"long": {Output: limit}}))

@@ -140,8 +140,7 @@ func stopped(ctx context.Context) string {
 
 // end records the outcome and only then lets the result out.
 func (g *Gate) end(t *ticket, a answer) call.Result {
-	out := 0
-	defer func() { g.done(t, out) }()
+	defer g.done(t)
 	res := a.res
 	micros := int64(0)
 	if !t.start.IsZero() {
@@ -150,6 +149,10 @@ func (g *Gate) end(t *ticket, a answer) call.Result {
 	size := 0
 	if !g.safely(func() { res, size = g.finish(res, g.output(t.tool)) }) {
 		res, size = call.Errorf("the tool ran, but its result is withheld: it could not be checked for secrets"), 0
+	}
+	if no := g.deliver(t, length(res)); no != "" {
+		res = call.Errorf("%s", no)
+		res.Flags.Cut = int64(size)
 	}
 	_, err := g.write(false, func() audit.Record {
 		return audit.Record{
@@ -160,7 +163,6 @@ func (g *Gate) end(t *ticket, a answer) call.Result {
 	if err != nil {
 		return call.Errorf("the tool ran, but its result is withheld: the audit record could not be written")
 	}
-	out = length(res)
 	return res
 }
 

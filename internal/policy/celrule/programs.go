@@ -76,6 +76,13 @@ func Programs(cmd string) ([]string, error) {
 		return nil, &unknowable{"programs: the command is longer than 16 KiB"}
 	case !utf8.ValidString(cmd) || strings.ContainsRune(cmd, 0):
 		return nil, &unknowable{"programs: the command has a NUL or bytes that are no UTF-8"}
+	case strings.Contains(cmd, "\\\n"), strings.Contains(cmd, "\r"):
+		// The parser joins lines in a comment, where shells don't, and not between
+		// $ and (, where they do; a carriage return is nothing to it, and a
+		// character like any other to them.
+		return nil, &unknowable{"programs: a line ends with a backslash or a carriage return; write the command without"}
+	case strings.Contains(cmd, "`") && strings.Contains(cmd, "\\"):
+		return nil, &unknowable{"programs: it has backquotes and backslashes, which shells read in several ways; write $(...)"}
 	}
 	// /bin/sh is dash on some systems and bash on others.
 	posix, err := programs(cmd, syntax.LangPOSIX)
@@ -93,8 +100,8 @@ func Programs(cmd string) ([]string, error) {
 }
 
 var (
-	posixParsers = sync.Pool{New: func() any { return syntax.NewParser(syntax.Variant(syntax.LangPOSIX)) }}
-	bashParsers  = sync.Pool{New: func() any { return syntax.NewParser(syntax.Variant(syntax.LangBash)) }}
+	posixParsers = sync.Pool{New: func() any { return syntax.NewParser(syntax.Variant(syntax.LangPOSIX), syntax.KeepComments(true)) }}
+	bashParsers  = sync.Pool{New: func() any { return syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true)) }}
 )
 
 func programs(cmd string, lang syntax.LangVariant) (list []string, err error) {
@@ -114,7 +121,7 @@ func programs(cmd string, lang syntax.LangVariant) (list []string, err error) {
 	if perr != nil {
 		return nil, &unknowable{"programs: the command can't be parsed as POSIX shell"}
 	}
-	w := walker{list: []string{}}
+	w := walker{cmd: cmd, list: []string{}}
 	syntax.Walk(file, w.node)
 	if w.err == "" && w.moved && w.relative {
 		w.err = "a program is named by a relative path after the directory was changed"
@@ -126,6 +133,7 @@ func programs(cmd string, lang syntax.LangVariant) (list []string, err error) {
 }
 
 type walker struct {
+	cmd             string
 	list            []string
 	moved, relative bool
 	err             string // why it can't be known; the first reason
@@ -149,6 +157,11 @@ func (w *walker) node(n syntax.Node) bool {
 		if it, ok := n.Loop.(*syntax.WordIter); !ok || n.Select || !plainVariable().MatchString(it.Name.Value) || it.Name.Value == "path" {
 			return w.fail("a loop sets a variable that may decide what is started")
 		}
+	case *syntax.Comment:
+		// The parser also sees one in the middle of a word: $x#$(program).
+		if at := n.Pos().Offset(); at > 0 && (at > uint(len(w.cmd)) || !strings.ContainsRune(" \t\n", rune(w.cmd[at-1]))) {
+			return w.fail("a comment begins in the middle of a word")
+		}
 	case *syntax.ParamExp:
 		// ${x=y} and ${x:=y} assign; indirection and transformations evaluate.
 		if n.Excl || n.Length && n.Index != nil || n.Index != nil || n.Slice != nil || n.Repl != nil || n.Names != 0 || n.Flags != nil || n.NestedParam != nil {
@@ -156,6 +169,9 @@ func (w *walker) node(n syntax.Node) bool {
 		}
 		if n.Exp != nil && (n.Exp.Op == syntax.AssignUnset || n.Exp.Op == syntax.AssignUnsetOrNull || n.Exp.Op == syntax.OtherParamOps) {
 			return w.fail("an expansion assigns a variable, or evaluates one")
+		}
+		if n.Exp != nil && !unquoted(n.Exp.Word) {
+			return w.fail("an expansion has quotes in it, which shells read in several ways")
 		}
 	case *syntax.ArithmExp, *syntax.ArithmCmd, *syntax.LetClause:
 		return w.fail("arithmetic may run what a variable holds")
@@ -233,6 +249,27 @@ func (w *walker) builtin(name string, args []*syntax.Word) bool {
 			if !known || name != "set" || !setFlags().MatchString(v) {
 				return w.fail("a builtin has operands that may change what is started")
 			}
+		}
+	}
+	return true
+}
+
+// unquoted reports whether a word in an expansion has no quotes of its own. What
+// they mean depends on the quotes, or the here-document, around the expansion:
+// in "${x-'$(program)'}" the substitution runs.
+func unquoted(word *syntax.Word) bool {
+	if word == nil {
+		return true
+	}
+	for _, p := range word.Parts {
+		switch p := p.(type) {
+		case *syntax.Lit:
+			if strings.ContainsAny(p.Value, "\\'\"`") {
+				return false
+			}
+		case *syntax.ParamExp, *syntax.CmdSubst:
+		default:
+			return false
 		}
 	}
 	return true

@@ -88,6 +88,10 @@ var tricks = map[string][]string{
 	"sh and bash differ, or neither can read it": {
 		"echo $'a\\'; rm #'", "ls <(rm y)", "ls >(rm y)", "ls <<< x", "ls |& rm", "ls &>> x;(", "if ls", "'", "\"", "ls)", "$(", "for ((;;)); do ls; done", "\x00", "ls\xff", "ls; }",
 	},
+	"the parser reads it otherwise than shells do": {
+		"echo \"${x-'$(rm y)'}\"", "echo \"${x-'`rm y`'}\"", "cat <<E\n${x-'$(rm y)'}\nE", "echo ${x-\"'$(rm y)'\"}", "echo \"${x%'$(rm y)'}\"", "echo \"${x-\\'$(rm y)\\'}\"",
+		"echo `echo $x#$(rm y)z`", "ls #\\\nrm y", "echo \"$\\\n(rm y)\"", "cat <<E\n$\\\n(rm y)\nE", "ls \\\r\nrm y", "ls #\\\r\nrm y", "echo `echo \\`rm y\\``", "echo `echo \"\\$(rm y)\"`",
+	},
 	"too long": {strings.Repeat("ls;", 6000), strings.Repeat("(", 16000), strings.Repeat("$(", 8000)},
 }
 
@@ -124,8 +128,14 @@ func TestProgramsAgainstShells(t *testing.T) {
 	}
 	piece := rapid.SampledFrom([]string{"aa", "bb", "cc", "$(", ")", "`", "'", "\"", ";", "|", "&&", "||", " ", " ", "\n", "{ ", "; }", "(", "x=", "$x", "${x:-", "}", "\\", "<<E\n", "\nE\n",
 		"if ", "; then ", "; fi", "for x in ", "; do ", "; done", "#", "!", "$", ">f", "a", "case x in x) ", ";; esac", "eval ", "\\\n", "*", "[ x ]", ": ", "=", "$'", "{aa,bb}"})
+	place := rapid.SampledFrom([]string{"aa \"${x-@}\"", "aa ${x-@}", "aa \"${x%@}\"", "aa `aa @`", "aa \"`aa @`\"", "aa $(aa @)", "aa \"$(aa @)\"", "aa <<E\n@\nE\ncc",
+		"aa <<E\n${x-@}\nE", "aa <<-E\n\t@\n\tE\ncc", "aa <<'@'\nbb\nE\ncc", "aa <<@\nbb\nE\ncc", "case x in @) aa;; esac", "aa `aa <<E\n@\nE\n`", "aa @\ncc", "x=@\ncc", "aa >@"})
+	odd := rapid.SampledFrom([]string{"$(bb)", "`bb`", "'$(bb)'", "\"$(bb)\"", "'`bb`'", "'", "\"", "\\", "\\`", "\\$", "\\\n", "\\\r\n", "\r", "$", "$x", "#", "\n", " ", "}", ")", "(", "{", "E", "${x-", "$(aa ", "`aa ", "$'", "bb"})
 	rapid.Check(t, func(t *rapid.T) {
 		cmd := strings.Join(rapid.SliceOfN(piece, 1, 9).Draw(t, "cmd"), "")
+		if rapid.Bool().Draw(t, "inside") { // where shells have rules of their own
+			cmd = strings.ReplaceAll(place.Draw(t, "place"), "@", strings.Join(rapid.SliceOfN(odd, 1, 5).Draw(t, "odd"), ""))
+		}
 		list, err := Programs(cmd)
 		if err != nil {
 			return
