@@ -96,7 +96,9 @@ type Tool struct {
 	Effects     Effects
 	// Run does the work. args are the bytes the client sent ("{}" for none),
 	// already checked against InputSchema; an identity in them is just data,
-	// b is who the run works for. ctx ends with the run. An error and a panic
+	// b is who the run works for. Decode them exactly: encoding/json takes "PATH"
+	// for "path", which no schema has looked at unless its additionalProperties
+	// is false. ctx ends with the run. An error and a panic
 	// both become a result with IsError; the words of an error reach the
 	// model, those of a panic only the log. Run is called concurrently.
 	Run func(ctx context.Context, b Binding, args json.RawMessage) (ToolResult, error)
@@ -122,7 +124,8 @@ type Limits struct {
 	Concurrent int   // calls at once; 0 is 32
 	Output     int   // bytes of one result; 0 is 64 KiB
 	// Total is how many bytes all results may have together; 0 is no limit. The
-	// result that crosses it is delivered, and further calls are refused.
+	// result that crosses it is delivered; further calls are refused, and those
+	// under way have their result withheld.
 	Total int64
 	Call  time.Duration // time one call may take; 0 is 10 minutes
 	// Grace is how long a cancelled tool may take to return. After it the call

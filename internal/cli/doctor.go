@@ -108,7 +108,7 @@ func canAsk(ctx context.Context) (how string, err error) {
 		return "", err
 	}
 	how = "answered with drawbridge approve and deny, from any shell of yours"
-	if isTerminal(os.Stderr) && terminal() {
+	if isTerminal(os.Stderr) && control.HasTerminal() {
 		how += "; a run in the foreground asks at this terminal too"
 	}
 	return how, nil

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/agent"
+	"github.com/drawbridge-mcp/drawbridge/internal/control"
 	"github.com/drawbridge-mcp/drawbridge/internal/event"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/session"
@@ -78,8 +79,9 @@ approved the agent's plan. A no, and no answer in time, refuse the call and end 
 			}
 			show := newShow(a, asJSON)
 			cfg.Follow = show.event
-			// The agent of a run has no terminal, so whoever types there is no agent.
-			cfg.Approvals.Terminal = isTerminal(a.err) && terminal()
+			// The agent of a run has no terminal, so whoever types there is no agent, but
+			// where the run is started from inside of another one.
+			cfg.Approvals.Terminal = isTerminal(a.err) && control.HasTerminal()
 			show.quiet = cfg.Approvals.Terminal
 			if !ownTools.None() {
 				fmt.Fprintln(a.err, "drawbridge: warning: level open: with tools of its own the agent can do whatever you can; the scope guards the bridge's tools only")
@@ -170,16 +172,6 @@ type show struct {
 	a     *app
 	json  *json.Encoder // nil for people
 	quiet bool          // about questions, which the terminal shows
-}
-
-// terminal reports whether this process has one.
-func terminal() bool {
-	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
-	if err != nil {
-		return false
-	}
-	_ = tty.Close()
-	return true
 }
 
 func newShow(a *app, asJSON bool) *show {

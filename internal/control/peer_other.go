@@ -29,3 +29,6 @@ func (*peer) String() string { return "" }
 
 // OpenTerminal returns ErrUnsupported on this system.
 func OpenTerminal() (*Terminal, error) { return nil, ErrUnsupported }
+
+// HasTerminal is false on this system.
+func HasTerminal() bool { return false }

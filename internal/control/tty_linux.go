@@ -7,17 +7,37 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/drawbridge-mcp/drawbridge/internal/proc"
 )
 
 // pollTime is how long a Read of the terminal waits before it looks whether it
 // is still wanted, in milliseconds.
 const pollTime = 200
 
+// HasTerminal reports whether OpenTerminal would open one.
+func HasTerminal() bool {
+	t, err := OpenTerminal()
+	if err != nil {
+		return false
+	}
+	_ = t.In.(io.Closer).Close()
+	return true
+}
+
 // OpenTerminal opens the controlling terminal of this process. The error is the
-// system's where there is none. The caller sets Text and Answer, and closes it.
-// Whether a person watches it is for the caller to tell, by where its own
-// standard error goes.
+// system's where there is none, and has ErrRefused in its chain where this process
+// belongs to a run: whoever started it may hold the terminal's other end. The
+// caller sets Text and Answer, and closes it. Whether a person watches it is for
+// the caller to tell, by where its own standard error goes.
 func OpenTerminal() (*Terminal, error) {
+	o, err := proc.OriginOf(os.Getpid())
+	if err != nil {
+		return nil, err
+	}
+	if o.Run != "" {
+		return nil, refusal("this process belongs to run %s, whose code could type", o.Run)
+	}
 	f, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, err

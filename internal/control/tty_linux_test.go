@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/approve"
+	"github.com/drawbridge-mcp/drawbridge/internal/proc"
 )
 
 // sitting is what a child does at a terminal of its own.
@@ -174,6 +175,21 @@ func behind(rest []string) {
 	must(unix.IoctlSetPointerInt(0, unix.TIOCSPGRP, p.Pid))
 	fmt.Println("foreground now")
 	_, _ = p.Wait()
+}
+
+// Code of a run can make a terminal, start a run there, and type.
+func TestTerminalOfARunIsNotAsked(t *testing.T) {
+	_, slave := pty(t)
+	cmd := exec.Command("/proc/self/exe")
+	var said bytes.Buffer
+	cmd.Args, cmd.Stdin, cmd.Stdout, cmd.Stderr = []string{childName, "terminal", "/nowhere"}, slave, &said, &said
+	cmd.Env = append(os.Environ(), proc.MarkerEnv+"=r1/x")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	stop := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+	defer stop.Stop()
+	if err := cmd.Run(); err == nil || !strings.Contains(said.String(), ErrRefused.Error()+": this process belongs to run r1/x") {
+		t.Errorf("%q, %v", &said, err)
+	}
 }
 
 func TestNoTerminal(t *testing.T) {
