@@ -239,6 +239,9 @@ func TestAskedInside(t *testing.T) {
 	if err := o.Answer(t.Context(), q.ID, approve.Answer{Yes: true}); err == nil {
 		t.Error("an answer after the end is taken")
 	}
+	if a := o.desk.Ask(t.Context(), call.Question{Tool: &call.Tool{Name: "write_file"}, Arguments: []byte(args)}); a.Yes || a.ID != "" || a.Reason != "refused: the run is ending" {
+		t.Errorf("asked after the end: %+v", a)
+	}
 	if got := shape(t, o.Session); got != "begin answer:allow end:ok" {
 		t.Error(got)
 	}

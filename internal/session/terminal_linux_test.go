@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/drawbridge-mcp/drawbridge/internal/approve"
@@ -88,7 +90,19 @@ func sitting() {
 		}
 		return err
 	})
-	fmt.Println("end")
+	base.Program, base.Approvals.Terminal = nil, false
+	s, err = New(context.Background(), base)
+	must(err)
+	fmt.Println("asks where it was not to:", s.desk.terminal != nil)
+	must(s.Close())
+	signal.Ignore(syscall.SIGHUP)
+	must(unix.IoctlSetInt(0, unix.TIOCNOTTY, 0))
+	base.Approvals.Terminal = true
+	s, err = New(context.Background(), base)
+	must(err)
+	fmt.Println("asks at no terminal:", s.desk.terminal != nil)
+	must(s.Close())
+	fmt.Println("left behind:", goleak.Find(goleak.IgnoreTopFunction("os/signal.signal_recv"), goleak.IgnoreTopFunction("os/signal.loop")))
 }
 
 // A person is asked at the terminal and may type there. Code of the run can't; and
@@ -172,7 +186,7 @@ func TestAtATerminal(t *testing.T) {
 	for _, want := range []string{
 		"the process itself: true", "asks at the terminal: true", "a shell of a tool: false",
 		"asks at the terminal it shares: false", "a program: true", "answered elsewhere: refused: a person was asked about this call and said no",
-		"typed: created a.txt (1 bytes)", "end",
+		"typed: created a.txt (1 bytes)", "asks where it was not to: false", "asks at no terminal: false", "left behind: <nil>",
 	} {
 		if !strings.Contains(out.String(), want+"\n") {
 			t.Errorf("no %q in\n%s", want, out.String())
