@@ -319,8 +319,9 @@ func (r ToolResult) internal() (call.Result, error) {
 }
 
 func toolResult(r call.Result) ToolResult {
-	out := ToolResult{IsError: r.IsError, Structured: r.Structured}
-	for _, b := range r.Content {
+	content, structured := r.Parts()
+	out := ToolResult{IsError: r.IsError, Structured: structured}
+	for _, b := range content {
 		switch {
 		case b.JSON != nil:
 			out.Content = append(out.Content, b.JSON)

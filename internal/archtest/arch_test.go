@@ -128,6 +128,7 @@ func TestArrows(t *testing.T) {
 			module + "/internal/builtin":               {"internal/session"},
 			module + "/internal/approve":               {"", "internal/session", "internal/cli", "internal/control", "internal/store/sqlite", "internal/store/storetest"},
 			module + "/internal/control":               {"internal/session", "internal/cli"},
+			module + "/internal/upstream":              {"internal/session"},
 		} {
 			for name, p := range pkgs {
 				for _, i := range p.Imports {

@@ -59,7 +59,11 @@ type Tool struct {
 	Description string
 	// InputSchema is a JSON Schema object, as it is listed to the client.
 	InputSchema []byte
-	Effects     Effects
+	// Definition is what the client is told of an upstream's tool: the upstream's
+	// own definition, of which only the name is replaced. nil makes one of the
+	// other fields.
+	Definition []byte
+	Effects    Effects
 	// Validate reports how decoded arguments break InputSchema, naming the
 	// field. Set by the catalogue.
 	Validate func(args any) error
@@ -116,6 +120,11 @@ type Answer struct {
 
 // Result is what a tool answered.
 type Result struct {
+	// Raw is the result object of an upstream exactly as it came, members that
+	// nobody here knows included; IsJSON holds of it. Content and Structured are
+	// nil then, and IsError says what Raw does. nil: the other fields are the
+	// result.
+	Raw     []byte
 	Content []Block
 	// Structured is the verbatim structuredContent object, nil for none.
 	Structured []byte

@@ -26,6 +26,7 @@ var ErrSyntax = errors.New("not valid JSON")
 type Member struct {
 	Name  string
 	Value []byte // aliases the input
+	At    int    // where in the input Value begins
 }
 
 // CheckJSON reports whether b is exactly one JSON value that every parser reads
@@ -57,8 +58,15 @@ func CheckJSON(b []byte) error {
 	}
 }
 
+// IsJSON reports whether b is one JSON value, however it is meant: the same key
+// may stand twice, and strings may hold bytes that are no UTF-8. It is what must
+// hold of foreign bytes before they are put into a message of ours.
+func IsJSON(b []byte) bool {
+	return jsontext.Value(b).IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+}
+
 // Members splits the object b into its members, in order. b must have passed
-// CheckJSON; ok is false where b is not an object.
+// CheckJSON or IsJSON; ok is false where b is not an object.
 func Members(b []byte) (ms []Member, ok bool) {
 	r := reader{b: b}
 	if r.next() != '{' {
@@ -71,13 +79,33 @@ func Members(b []byte) (ms []Member, ok bool) {
 		if !r.skip() {
 			return false
 		}
-		ms = append(ms, Member{Name: name, Value: b[start:r.i]})
+		ms = append(ms, Member{Name: name, Value: b[start:r.i], At: start})
 		return true
 	})
 	if !ok {
 		return nil, false
 	}
 	return ms, true
+}
+
+// Elements is Members for an array.
+func Elements(b []byte) (es [][]byte, ok bool) {
+	r := reader{b: b}
+	if !r.take('[') {
+		return nil, false
+	}
+	for first := true; !r.take(']'); first = false {
+		if !first && !r.take(',') {
+			return nil, false
+		}
+		r.next()
+		start := r.i
+		if !r.skip() {
+			return nil, false
+		}
+		es = append(es, b[start:r.i])
+	}
+	return es, true
 }
 
 // InvisibleJSON is Invisible for the strings and keys of a JSON value, escaped

@@ -51,9 +51,9 @@ func TestMembers(t *testing.T) {
 		}
 	}
 	ms, ok := Members([]byte(" {\n\"z\" : 9007199254740993 , \"\\u0061\":{ \"n\": [1.0, 2] },\"é\":\"\\u00e9<&>\"} "))
-	want := []Member{{"z", []byte(`9007199254740993`)}, {"a", []byte(`{ "n": [1.0, 2] }`)}, {"é", []byte(`"\u00e9<&>"`)}}
+	want := []Member{{"z", []byte(`9007199254740993`), 9}, {"a", []byte(`{ "n": [1.0, 2] }`), 37}, {"é", []byte(`"\u00e9<&>"`), 60}}
 	if !ok || !reflect.DeepEqual(ms, want) {
-		t.Errorf("got %q", ms)
+		t.Errorf("got %v", ms)
 	}
 	if ms, ok := Members([]byte(`{}`)); !ok || len(ms) != 0 {
 		t.Errorf("{}: %v %v", ms, ok)

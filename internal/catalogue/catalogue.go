@@ -7,6 +7,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -34,11 +36,20 @@ type Catalogue struct {
 // New checks and freezes tools. A name that stands twice, one that can't be
 // read, a schema that is not one and a tool without a function are errors of
 // kind Usage that name the tool. No schema is one that takes any object, and no
-// effects are Destructive: the strictest.
+// effects are Destructive: the strictest. A tool with a Definition is an upstream's,
+// and its name is "upstream/tool".
 func New(tools ...call.Tool) (*Catalogue, error) {
 	c := &Catalogue{tools: make(map[string]*call.Tool, len(tools))}
 	for _, t := range tools {
-		if !checkName(t.Name) {
+		name := t.Name
+		if t.Definition != nil {
+			server, tool, _ := strings.Cut(t.Name, "/")
+			if err := CheckServer(server); err != nil {
+				return nil, err
+			}
+			name = tool
+		}
+		if !checkName(name) {
 			return nil, fault.New(fault.Usage, "use 1 to 128 bytes of what can be read, best A-Z a-z 0-9 _ -, without / and * and without blanks at its ends", "tool name %q is not valid", call.Clip(t.Name))
 		}
 		if _, dup := c.tools[t.Name]; dup {
@@ -68,6 +79,22 @@ func New(tools ...call.Tool) (*Catalogue, error) {
 	}
 	slices.Sort(c.names)
 	return c, nil
+}
+
+// CheckTool is nil where New takes a tool of an upstream with this name of its own
+// and this input schema, and else says why not: one that is not taken is left out,
+// and harms no other.
+func CheckTool(name string, schema []byte) error {
+	if !checkName(name) {
+		return errors.New("its name is longer than 128 bytes, or has characters that can't be read, a / or a *")
+	}
+	if len(bytes.TrimSpace(schema)) == 0 {
+		return errors.New("it has no input schema")
+	}
+	if _, err := compile(schema); err != nil {
+		return fmt.Errorf("its input schema is not valid: %s", call.Clip(strings.Join(strings.Fields(err.Error()), " ")))
+	}
+	return nil
 }
 
 // Names lists every tool, sorted.
@@ -144,6 +171,9 @@ func (s *Scope) List() []byte { return s.list }
 func (s *Scope) Digest() string { return s.digest }
 
 func definition(exposed string, t *call.Tool) ([]byte, error) {
+	if t.Definition != nil {
+		return renamed(exposed, t)
+	}
 	type annotations struct {
 		ReadOnly    bool `json:"readOnlyHint"`
 		Destructive bool `json:"destructiveHint"`
@@ -161,6 +191,22 @@ func definition(exposed string, t *call.Tool) ([]byte, error) {
 		return nil, fault.Wrap(err, fault.Usage, "", "definition of tool %q", t.Name)
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// renamed is the definition of an upstream's tool with its name replaced, and not
+// another byte.
+func renamed(exposed string, t *call.Tool) ([]byte, error) {
+	if err := call.CheckJSON(t.Definition); err != nil {
+		return nil, fault.Wrap(err, fault.Usage, "", "definition of tool %q", t.Name)
+	}
+	members, _ := call.Members(t.Definition)
+	for _, m := range members {
+		if m.Name == "name" {
+			name, _ := json.Marshal(exposed) // of A-Z a-z 0-9 _ -
+			return slices.Concat(t.Definition[:m.At], name, t.Definition[m.At+len(m.Value):]), nil
+		}
+	}
+	return nil, fault.New(fault.Usage, "", "definition of tool %q has no name", t.Name)
 }
 
 // lazy compiles a pattern when it is first used: every start of the program, and

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"bytes"
 	"encoding/json"
 	"strconv"
 
@@ -26,7 +27,7 @@ func prepare(name, version, instructions string) prepared {
 	if instructions != "" {
 		told = `,"instructions":` + string(appendString(nil, instructions))
 	}
-	server := `"io.modelcontextprotocol/serverInfo":` + string(info)
+	server := `"` + metaServer + `":` + string(info)
 	// The list depends on the token, so no cache may share it.
 	tail := `,"ttlMs":0,"cacheScope":"private","resultType":"complete","_meta":{` + server + `}}`
 	return prepared{
@@ -76,6 +77,9 @@ func appendResult(dst, id []byte, result string) []byte {
 // appendCallResult appends a whole answer to tools/call. server is a member of
 // a modern result's _meta, and empty in the legacy era.
 func appendCallResult(dst, id []byte, r call.Result, server string) []byte {
+	if r.Raw != nil {
+		return append(appendRaw(append(appendHead(dst, id), `,"result":`...), r.Raw, r.Flags, server), '}')
+	}
 	dst = append(appendHead(dst, id), `,"result":{"content":[`...)
 	for i, b := range r.Content {
 		if i > 0 {
@@ -102,10 +106,7 @@ func appendCallResult(dst, id []byte, r call.Result, server string) []byte {
 	if flagged := r.Flags != (call.Flags{}); flagged || server != "" {
 		dst = append(dst, `,"_meta":{`...)
 		if flagged {
-			// Flags holds numbers and booleans: this can't fail.
-			flags, _ := json.Marshal(r.Flags)
-			dst = append(dst, `"drawbridge/flags":`...)
-			dst = append(dst, flags...)
+			dst = appendFlags(dst, r.Flags)
 			if server != "" {
 				dst = append(dst, ',')
 			}
@@ -115,9 +116,94 @@ func appendCallResult(dst, id []byte, r call.Result, server string) []byte {
 	return append(dst, "}}"...)
 }
 
+func appendFlags(dst []byte, f call.Flags) []byte {
+	// Flags holds numbers and booleans: this can't fail.
+	flags, _ := json.Marshal(f)
+	dst = append(dst, `"`+metaFlags+`":`...)
+	return append(dst, flags...)
+}
+
+// appendRaw appends the result object raw of an upstream. Not a byte of it is
+// touched: flags and what the modern era asks for are put in, the latter where
+// raw does not have it. Flags of that name which came with raw are replaced, and
+// a _meta that is null; one that is something else is no place to put anything.
+func appendRaw(dst, raw []byte, flags call.Flags, server string) []byte {
+	flagged := flags != (call.Flags{})
+	if !flagged && server == "" {
+		return append(dst, raw...)
+	}
+	members, _ := call.Members(raw)
+	var meta *call.Member
+	typed := server == ""
+	for i, m := range members {
+		switch m.Name {
+		case "_meta": // of several the last, as nearly every parser reads it
+			meta = &members[i]
+		case "resultType":
+			typed = true
+		}
+	}
+	at := 0
+	if meta != nil {
+		at = meta.At + len(meta.Value)
+		dst = append(dst, raw[:meta.At]...)
+		dst = appendMeta(dst, meta.Value, flags, server)
+	}
+	end := bytes.LastIndexByte(raw, '}')
+	dst = append(dst, raw[at:end]...)
+	if meta == nil {
+		if len(members) > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendMeta(append(dst, `"_meta":`...), []byte("{}"), flags, server)
+	}
+	if !typed {
+		dst = append(dst, `,"resultType":"complete"`...) // there is a _meta by now
+	}
+	return append(dst, raw[end:]...)
+}
+
+func appendMeta(dst, meta []byte, flags call.Flags, server string) []byte {
+	if isNull(meta) {
+		meta = []byte("{}")
+	}
+	members, ok := call.Members(meta)
+	if !ok {
+		return append(dst, meta...)
+	}
+	flagged := flags != (call.Flags{})
+	at := 0
+	for _, m := range members {
+		switch {
+		case m.Name == metaServer:
+			server = ""
+		case m.Name == metaFlags && flagged:
+			value, _ := json.Marshal(flags)
+			dst = append(append(dst, meta[at:m.At]...), value...)
+			at = m.At + len(m.Value)
+		}
+	}
+	more := at == 0 && flagged
+	dst = append(dst, meta[at:len(meta)-1]...)
+	comma := len(members) > 0
+	if more {
+		if comma {
+			dst = append(dst, ',')
+		}
+		dst, comma = appendFlags(dst, flags), true
+	}
+	if server != "" {
+		if comma {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, server...)
+	}
+	return append(dst, '}')
+}
+
 // resultSize is about how long an answer to tools/call gets.
 func resultSize(r call.Result) int {
-	n := 384 + len(r.Structured)
+	n := 384 + len(r.Raw) + len(r.Structured)
 	for _, b := range r.Content {
 		n += len(b.Text) + len(b.Text)/16 + len(b.JSON) + 32
 	}

@@ -17,6 +17,8 @@ const (
 	metaVersion      = "io.modelcontextprotocol/protocolVersion"
 	metaCapabilities = "io.modelcontextprotocol/clientCapabilities"
 	metaClient       = "io.modelcontextprotocol/clientInfo"
+	metaServer       = "io.modelcontextprotocol/serverInfo"
+	metaFlags        = "drawbridge/flags" // call.Flags of a result that is not as the tool made it
 )
 
 // Codes that 2026-07-28 adds.

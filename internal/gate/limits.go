@@ -71,7 +71,7 @@ func (g *Gate) leave(tool string) {
 
 // length is how many bytes of content a result has.
 func length(res call.Result) int {
-	n := len(res.Structured)
+	n := len(res.Raw) + len(res.Structured)
 	for _, b := range res.Content {
 		n += len(b.Text) + len(b.JSON)
 	}

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -156,7 +157,18 @@ func (g *Gate) end(t *ticket, a answer) call.Result {
 // finish masks known secrets, repairs text and cuts what is over the limit, and
 // flags each. Masking comes first: a cut must not leave half a secret behind.
 // Content and Structured have limit bytes each. size is what the tool returned.
+// Where nothing is to be changed Raw is the very bytes of the tool.
 func (g *Gate) finish(res call.Result, limit int) (_ call.Result, size int) {
+	if res.Raw != nil {
+		size = len(res.Raw)
+		if !utf8.Valid(res.Raw) {
+			res.Raw, res.Flags.Repaired = bytes.ToValidUTF8(res.Raw, []byte("\uFFFD")), true
+		}
+		var cut int64
+		res.Raw, cut = call.CutRaw(g.maskJSON(res.Raw, &res.Flags), limit)
+		res.Flags.Cut += cut
+		return res, size
+	}
 	left, dropped := limit, 0
 	blocks := make([]call.Block, 0, min(len(res.Content), 16))
 	for i, b := range res.Content {

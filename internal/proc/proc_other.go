@@ -26,6 +26,9 @@ func (*Process) End() {}
 // Exited is closed when the process itself is gone.
 func (*Process) Exited() <-chan struct{} { return nil }
 
+// Status is how the process itself ended.
+func (*Process) Status() (code int, signal string) { return 0, "" }
+
 // Wait waits for the end of the tree.
 func (*Process) Wait() (Exit, error) { return Exit{}, ErrUnsupported }
 

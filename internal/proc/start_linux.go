@@ -113,6 +113,17 @@ func (p *Process) PID() int { return p.pid }
 // on for the grace, and output may still come; Wait waits for both.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
+// Status is how the process itself ended, for whoever can't wait for the rest: exit
+// code, or 128+signal and the signal's name. It is known once Exited is closed.
+func (p *Process) Status() (code int, signal string) {
+	select {
+	case <-p.exited:
+		return p.exit.Code, p.exit.Signal
+	default:
+		return 0, ""
+	}
+}
+
 // End begins to end the tree and returns at once: TERM to every process of it,
 // and KILL after the grace, or at most 1 s after the process itself is gone,
 // until none is left. Ending again, or after the end, does nothing.

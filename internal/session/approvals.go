@@ -107,6 +107,8 @@ func (s *Session) checkAsking(pol *policy.Policy, commands bool) error {
 		why = "the agent has tools of its own"
 	case commands && s.cfg.SandboxOff:
 		why = "execute_command runs unconfined"
+	case s.unconfined() != "":
+		why = "upstream " + s.unconfined() + " runs unconfined"
 	case s.level == Embedded && s.cfg.Approvals.Inside == nil:
 		why = "what an embedder starts can't be told from the embedder"
 	default:

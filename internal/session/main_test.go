@@ -12,5 +12,6 @@ import (
 func TestMain(m *testing.M) {
 	proc.Helper()
 	agent.ScriptedMain()
+	upstreamMain()
 	goleak.VerifyTestMain(m)
 }

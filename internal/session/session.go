@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -59,7 +60,10 @@ type Config struct {
 	// Protected are further absolute paths the file tools leave alone.
 	Protected []string
 	Folder    string // for the file tools and commands; "" is none
-	StateDir  string // "" is the default one
+	// Upstreams are servers whose tools are in the catalogue, as "name/tool".
+	Upstreams []Upstream
+	StartWait time.Duration // how long the run waits for them; 0 is DefaultStartWait
+	StateDir  string        // "" is the default one
 	Limits    Limits
 
 	// SandboxOff lets execute_command into the scope unconfined.
@@ -106,6 +110,8 @@ type Session struct {
 	desk     *desk    // nil where nothing can be asked
 	mode     mode
 
+	upstreams *upstreams // nil without
+
 	commands sync.RWMutex // read-locked by each execute_command, locked for good by Close
 
 	ready         chan struct{} // closed when tools/list was served
@@ -151,6 +157,12 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 		undo = append(undo, s.events.close)
 	}
 
+	if s.token, err = mint(); err != nil {
+		return nil, err
+	}
+	if err := s.startUpstreams(ctx); err != nil {
+		return nil, err
+	}
 	known, err := s.known()
 	if err != nil {
 		return nil, err
@@ -180,9 +192,6 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 		return nil, err
 	}
 
-	if s.token, err = mint(); err != nil {
-		return nil, err
-	}
 	listener, err := listen()
 	if err != nil {
 		return nil, err
@@ -235,11 +244,17 @@ func New(ctx context.Context, cfg Config) (_ *Session, err error) {
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Usage, "", "endpoint")
 	}
+	if err := s.recordUpstreams(); err != nil {
+		return nil, err
+	}
 	if s.desk != nil && s.cfg.Approvals.SameUser {
 		s.note("approvals", "the policy accepts that code of this run could answer in a person's place")
 	}
 	if commands && s.cfg.SandboxOff {
 		s.note("sandbox", "off: execute_command runs unconfined")
+	}
+	if name := s.unconfined(); name != "" {
+		s.note("sandbox", "off: upstream "+name+" runs unconfined")
 	}
 	s.endpoint.Serve()
 	if ctx.Done() != nil {
@@ -379,20 +394,23 @@ func mint() (string, error) {
 // secretValues are the token, what the caller named, and the credentials the
 // child is given.
 func (s *Session) secretValues() []string {
-	values := append([]string{s.token}, s.cfg.Secrets...)
+	values := slices.Concat([]string{s.token}, s.cfg.Secrets, s.upstreamSecrets())
 	if s.spec == nil || s.spec.Terminal {
 		return values
 	}
 	for _, kv := range s.spec.Env {
-		name, v, _ := strings.Cut(kv, "=")
-		for _, part := range []string{"KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH"} {
-			if strings.Contains(strings.ToUpper(name), part) && len(v) >= 8 {
-				values = append(values, v)
-				break
-			}
+		if name, v, _ := strings.Cut(kv, "="); credential(name) && len(v) >= 8 {
+			values = append(values, v)
 		}
 	}
 	return values
+}
+
+// credential reports whether a variable of this name is likely to hold one.
+func credential(name string) bool {
+	return slices.ContainsFunc([]string{"KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH"}, func(part string) bool {
+		return strings.Contains(strings.ToUpper(name), part)
+	})
 }
 
 func (s *Session) meta() state.Meta {

@@ -40,6 +40,11 @@ func (s *Session) known() ([]string, error) {
 		}
 		names = append(names, b)
 	}
+	if s.upstreams != nil {
+		for _, t := range s.upstreams.tools {
+			names = append(names, t.Name)
+		}
+	}
 	return names, nil
 }
 
@@ -47,6 +52,9 @@ func (s *Session) known() ([]string, error) {
 // no database, no folder.
 func (s *Session) tools(dir *state.Dir, pol *policy.Policy) ([]call.Tool, error) {
 	tools := slices.Clone(s.cfg.Tools)
+	if s.upstreams != nil {
+		tools = append(tools, s.upstreams.tools...)
+	}
 	if mode, _ := pol.Mode(); mode == policy.Plan {
 		tools = append(tools, builtin.Plan(policy.PlanTool, s.act))
 	}
@@ -155,4 +163,4 @@ const maxRecorded = 16 << 10
 
 func (f filter) Arguments(raw []byte) []byte          { return redact.Arguments(raw, f.s, maxRecorded) }
 func (f filter) Text(text string) (string, int)       { return f.s.String(text) }
-func (f filter) JSON(b []byte) (masked []byte, n int) { return f.s.Bytes(b) }
+func (f filter) JSON(b []byte) (masked []byte, n int) { return f.s.JSON(b) }
