@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/drawbridge-mcp/drawbridge/internal/approve"
 	"github.com/drawbridge-mcp/drawbridge/internal/call"
 	"github.com/drawbridge-mcp/drawbridge/internal/control"
+	"github.com/drawbridge-mcp/drawbridge/internal/event"
 	"github.com/drawbridge-mcp/drawbridge/internal/fault"
 	"github.com/drawbridge-mcp/drawbridge/internal/policy"
 	"github.com/drawbridge-mcp/drawbridge/internal/proc"
@@ -224,6 +226,11 @@ func TestNotifyFails(t *testing.T) {
 				name == "exit code 3" && !strings.HasSuffix(notices[0], "exit code 3") {
 				t.Errorf("%q", notices)
 			}
+			if !slices.ContainsFunc(o.events, func(e event.Event) bool {
+				return e.Kind == event.Notice && strings.HasPrefix(e.Text, "the command that is told of questions failed: ")
+			}) {
+				t.Errorf("whoever follows is not told: %+v", o.events)
+			}
 		})
 	}
 	cfg := baseConfig(t)
@@ -239,6 +246,26 @@ func TestNotifyFails(t *testing.T) {
 	if left, err := os.ReadDir(filepath.Join(cfg.StateDir, "runs")); err != nil || len(left) > 0 {
 		t.Errorf("it left %v %v", left, err)
 	}
+}
+
+// A path from where drawbridge was started is one for the command, which begins
+// elsewhere.
+func TestNotifyByARelativePath(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("pager", []byte("#!/bin/sh\nexec cat >\"$OUT/in\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	o := newOffice(t, sealed(t, "say a"), func(c *Config) {
+		c.Approvals.Notify = []string{"./pager"}
+		c.Environ = append(os.Environ(), "OUT="+c.Folder)
+	})
+	done := o.start("write_file", writeA)
+	q := o.question()
+	if got := until(t, filepath.Join(o.cfg.Folder, "in")); !strings.Contains(got, q.ID) {
+		t.Errorf("%s", got)
+	}
+	o.say(q, approve.Answer{})
+	next(t, done, "the call")
 }
 
 // The command is there when the run starts, and not when it is needed; and one
